@@ -13,6 +13,7 @@ from tests.support.modules import PACKAGES
 TESTS = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "scenarios/simulator/mutants.py": "a mutant takes a step out of the inside",
+    "scenarios/simulator/regions_mutants.py": "a mutant takes a step out of the inside",
     "scenarios/simulator/rounds.py": "its members push through the publisher that the simulator breaks",
     "scenarios/simulator/rounds_mutants.py": "a mutant takes a step out of the inside",
     "scenarios/interop/modelexpress_peer.py": "another system, called where it can be called without its servers",

@@ -35,8 +35,8 @@ class Stored:
 class Bucket:
     """Objects by key. Each verb takes effect at once; ``truth`` looks at every effect as it happens."""
 
-    def __init__(self, world: World, truth: Truth) -> None:
-        self.world = world
+    def __init__(self, world: World, truth: Truth, url: str = "sim://bucket") -> None:
+        self.world, self.url = world, url
         self.objects: dict[str, Stored] = {}
         self.hints: list[bytes] = []
         self._keys: list[str] = []
@@ -66,6 +66,12 @@ class Bucket:
         self.objects[key] = Stored(data, self.world.now)
         if key.endswith("/head"):
             self.hints = [*self.hints[1 - _OLD_HINTS :], data]
+
+    def plant(self, key: str, data: bytes) -> None:
+        """Write an object as somebody does who keeps to no rule: the truth does not hear of it."""
+        if key not in self.objects:
+            insort(self._keys, key)
+        self.objects[key] = Stored(data, self.world.now)
 
     def delete(self, who: str, key: str) -> None:
         """Remove an object."""

@@ -79,7 +79,7 @@ class Process:
 
     def __init__(self, bucket: Bucket, who: str, weather: Weather) -> None:
         self.world = world = bucket.world
-        self.link, self.weather = Link(bucket, who, weather), weather
+        self.link, self.weather = Link(bucket, who, weather, bucket.url), weather
         self.skew = world.rng.uniform(-weather.skew, weather.skew)
         # Who writes may send a put again, and find its own; to who reads it makes no difference.
         self._patient = world.rng.random() < (0.05 if who.startswith("worker") else 0.5)

@@ -19,7 +19,7 @@ from tests.scenarios.simulator.world import World
 
 RUN = "run"
 _KNOWN = re.compile(
-    r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|log/segments/[0-9]{12}-[0-9a-f]{64}\.safetensors"
+    r"run/(?:head|home|mirror|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|log/segments/[0-9]{12}-[0-9a-f]{64}\.safetensors"
     r"|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
     r"|clock"
     r"|outer/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|objects/(?:contribution|merged)/[^/]+\.safetensors"
@@ -30,7 +30,7 @@ _KNOWN = re.compile(
 )
 _RECORD = re.compile(r"run/log/([0-9]{12})\.json")
 _FOREVER = re.compile(r"run/(?:(?:outer/)?(?:head|log/[0-9]{12}\.json)|layouts/.*)")
-_MUTABLE = re.compile(r"run/(?:(?:outer/)?head|leases/.*|clock)")
+_MUTABLE = re.compile(r"run/(?:(?:outer/)?head|home|leases/.*|clock)")
 _ENTRY = struct.Struct("<I4xI4x32s32x")
 """Of the directory in a patch's head: number, bytes and BLAKE3 of a group."""
 _ROUNDED_S = 1.0
@@ -237,6 +237,9 @@ class Truth:
 
     def _fold_delete(self, who: str, body: Json) -> None:
         pass
+
+    def _fold_move(self, who: str, body: Json) -> None:
+        self._fold_epoch(who, body)
 
     def _ban(self, key: str) -> None:
         """Retire an object, a keyframe as a whole; of an orphan, only its key."""

@@ -1,0 +1,51 @@
+"""Two regions in the simulator: nothing is lost or forked while a run is mirrored, collected, and moves to and fro."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.simulator.mutants import Mutant
+from tests.scenarios.simulator.regions import run_regions
+from tests.scenarios.simulator.regions_mutants import REGIONS_MUTANTS
+from tests.scenarios.simulator.simulation import Outcome
+from tests.support.sampling import slow_but
+
+_OPERATIONS = 9_000
+
+
+def _story(outcome: Outcome) -> str:
+    return "\n".join((*outcome.tail[-40:], str(outcome.violation), f"seed {outcome.seed}"))
+
+
+@pytest.mark.parametrize("seed", slow_but([3], range(24)))
+def test_one_log_is_true_in_both_regions_whatever_goes_wrong(seed: int) -> None:
+    outcome = run_regions(seed, _OPERATIONS)
+    assert outcome.violation is None, _story(outcome)
+    assert outcome.operations >= _OPERATIONS
+
+
+@pytest.mark.slow
+def test_runs_move_copies_lack_what_was_retired_and_intruders_come_in_some_of_them() -> None:
+    counts: dict[str, int] = {}
+    for seed in range(20, 30):
+        for what, count in run_regions(seed, _OPERATIONS).counts.items():
+            counts[what] = counts.get(what, 0) + count
+    assert counts["promoted"] > 3
+    assert counts["absent"] > 10
+    assert counts["intruded"] > 1
+    assert counts["retired"] > 100
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    first, second = run_regions(3, 2_000), run_regions(3, 2_000)
+    assert (first.trace, first.counts) == (second.trace, second.counts)
+
+
+@pytest.mark.parametrize("mutant", REGIONS_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_safeguard_that_is_missing_is_missed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.apply(monkeypatch)
+    for seed in (mutant.seed, *range(12)):
+        outcome = run_regions(seed, _OPERATIONS, mutant.weather)
+        if outcome.violation is not None and not outcome.died:
+            return
+    pytest.fail(f"13 seeds of {_OPERATIONS} store operations see nothing")
