@@ -136,9 +136,7 @@ def test_runs_are_sorted_by_what_is_clicked_and_warnings_come_first(crowd: Crowd
     crowd.report("run-180", "d", 2, digest="0" * 32)
     crowd.report("run-181", "e", 0, phases={"apply": 9.5})
     page = open_all(crowd, open_tab)
-    page.wait_for_function(
-        "[...document.querySelectorAll('.runs th')].slice(0, 8).some(head => head.textContent === 'run-180')"
-    )
+    expect(page.locator(".runs tr:nth-child(-n + 8) th", has_text="run-180")).to_have_count(1)
     page.get_by_role("button", name="Longest pause").click()
     expect(page.locator(".runs th").first).to_have_text("run-181")
     name = page.get_by_role("columnheader", name="Run", exact=True)

@@ -357,7 +357,7 @@ def test_numbers_that_the_trainer_gives_are_plotted_over_the_same_versions(site:
     assert page.evaluate(titles) == ["eval.math", "reward", "world"]
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_function(
-        "JSON.stringify(document.querySelector('.figures').layout.xaxis.range) === "
+        "() => JSON.stringify(document.querySelector('.figures').layout.xaxis.range) === "
         "JSON.stringify(document.querySelector('.timeline').layout.xaxis.range) && "
         "document.querySelector('.figures').layout.xaxis.range[0] === 14.5"
     )
