@@ -17,6 +17,7 @@ from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.client.connect import is_service
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.mirror import PART_BYTES, Fleet, Lanes, Outcome, Rate, parse_rate
+from pulse_registry.process.large_buffers import return_large_buffers
 from pulse_registry.quoting import say
 from pulse_registry.store import Store, open_store
 
@@ -44,6 +45,7 @@ def mirror(
     It may be killed anywhere and started again, here or elsewhere: the copy's own log says where to go on. SRC may be a
     service, for which the token is; DST is a bucket or a folder. Nobody else can write to the copy.
     """
+    return_large_buffers()
     lanes = Lanes(None if rate is None else Rate(parse_rate(rate)))
     stop = threading.Event()
     try:
