@@ -229,7 +229,7 @@ def _torch_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
         (
             type(v),
             v.data_ptr(),
-            shared.setdefault(v.size(), v.size()),
+            shared.setdefault(v.shape, v.shape),
             v.dtype,
             v.is_contiguous() or v.stride(),
         )
@@ -238,11 +238,11 @@ def _torch_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _same_torch(values: Sequence[Any], marks: Sequence[tuple[Any, ...]]) -> bool:
-    for v, (kind, address, size, dtype, strides) in zip(values, marks, strict=True):
+    for v, (kind, address, shape, dtype, strides) in zip(values, marks, strict=True):
         if (
             v.data_ptr() != address
             or type(v) is not kind
-            or v.size() != size
+            or v.shape != shape
             or v.dtype is not dtype
             or (v.is_contiguous() or v.stride()) != strides
         ):
