@@ -21,6 +21,7 @@ class Ends:
         """Begin with nothing known."""
         self._lock = threading.Lock()
         self._logs: OrderedDict[str, dict[int, int]] = OrderedDict()
+        self._moves: dict[str, int] = {}
 
     def shown(self, log: str, root: int, seq: int) -> None:
         """Note that a root has a record."""
@@ -29,12 +30,23 @@ class Ends:
             ends[root] = max(ends.get(root, -1), seq)
             self._logs.move_to_end(log)
             if len(self._logs) > _MOST_LOGS:
-                self._logs.popitem(last=False)
+                self._moves.pop(self._logs.popitem(last=False)[0], None)
 
     def of(self, log: str, root: int) -> int:
         """Return the newest record that a root has shown; -1: none."""
         with self._lock:
             return self._logs.get(log, {}).get(root, -1)
+
+    def moved(self, log: str, seq: int) -> None:
+        """Note that a record moved the run: a root that has it can't say whether there are others after it."""
+        with self._lock:
+            self._moves[log] = max(self._moves.get(log, -1), seq)
+
+    def may_go_on_elsewhere(self, log: str) -> bool:
+        """Return whether the newest record that any root has shown moved the run."""
+        with self._lock:
+            ends = self._logs.get(log, {})
+            return bool(ends) and max(ends.values()) == self._moves.get(log)
 
     def newest(self, log: str) -> int:
         """Return the newest record that any root has shown; -1: none."""

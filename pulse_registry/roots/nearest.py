@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.errors import AccessDenied, Conflict, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.roots.ends import Ends
 from pulse_registry.roots.home import find_home
@@ -28,6 +29,8 @@ from pulse_schemas import BASES
 T = TypeVar("T")
 _OWN = (keys.LEASES, keys.REPORTS)
 """What each root has for itself: who reads there."""
+_MOVE = b'"kind":"move"'
+"""In a record that moves the run. Metadata may say the same; then all roots are asked for the next record, too."""
 _NAMED = (keys.OBJECTS, keys.LAYOUTS, keys.OUTER + keys.OBJECTS)
 """What a record names: it is there, or was."""
 
@@ -37,14 +40,15 @@ class NearestStore(Store):
 
     Whose word counts:
 
-    - A record is looked for at one root after the other. That there is none, a root knows that has the one before it.
+    - A record is looked for at one root after the other. That there is none, a root knows that has the one before it,
+      unless that one moved the run: then all are asked.
     - What a record names (objects, layouts) is gone only if no root has it. What was read of one and is damaged is read
       of the next (``read_elsewhere``).
     - Of all else (hints, snapshots, listings) the first root that answers decides. Leases and workers' reports are
       written there.
 
     A root that fails is left alone for a while (`Root`). What else is written goes to the run's home (`find_home`);
-    from then on this store reads the run there, too, and nowhere else.
+    from then on this store reads the run there, too, and nowhere else, until it moves on.
     """
 
     def __init__(
@@ -149,13 +153,25 @@ class NearestStore(Store):
         order = [*order[skipped:], *order[:skipped]]
         seq = keys.record_seq(name.removeprefix(keys.OUTER))
         if seq is not None:
-            log = key.rpartition("/")[0]
-            number, answer = self._ask(order, call, lambda root: len(order) == 1 or self._ends_before(log, root, seq))
-            self._ends.shown(log, number, seq)
-            return answer
+            return self._read_record(key, seq, order, call)
         if name.startswith(_NAMED) or key.startswith(BASES):
             return self._ask(order, call, lambda _: False)[1]
         return self._ask(order, call, lambda _: True)[1]
+
+    def _read_record(self, key: str, seq: int, order: Sequence[int], call: Callable[[Store], T]) -> T:
+        log, run = key.rpartition("/")[0], key.partition("/")[0]
+        try:
+            number, answer = self._ask(order, call, lambda root: len(order) == 1 or self._ends_before(log, root, seq))
+        except NotFound:
+            if not (len(order) == 1 < len(self._roots) and self._ends.may_go_on_elsewhere(log)):
+                raise
+            if self._left(run) == order[0]:
+                raise
+            return self._read_record(key, seq, self._order(key), call)
+        self._ends.shown(log, number, seq)
+        if isinstance(answer, bytes) and _MOVE in answer:
+            self._ends.moved(log, seq)
+        return answer
 
     def _ask(self, order: Sequence[int], call: Callable[[Store], T], decides: Callable[[int], bool]) -> tuple[int, T]:
         """Return the first root that has what is asked for, and its answer.
@@ -191,7 +207,7 @@ class NearestStore(Store):
         What lies further on than the next record is read ahead of those before it, and left where they end.
         """
         newest = self._ends.newest(log)
-        if seq == 0 or seq <= newest or all_roots_asked():
+        if seq == 0 or seq <= newest or all_roots_asked() or self._ends.may_go_on_elsewhere(log):
             return False
         if seq > newest + 1 or self._ends.of(log, number) == newest:
             return True
@@ -228,6 +244,14 @@ class NearestStore(Store):
                 except (StoreUnavailable, AccessDenied) as error:
                     raise _again(error) from error
             return found
+
+    def _left(self, run: str) -> int | None:
+        """Find the home anew of a run that has moved; None if there is none here: then it is read anywhere."""
+        with self._lock:
+            self._homes.pop(run, None)
+        with suppress(Conflict):
+            return self._home(run)
+        return None
 
     def _home_of(self, key: str) -> Store:
         if not key.startswith(BASES):

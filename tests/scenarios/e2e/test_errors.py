@@ -335,5 +335,5 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_error_is_of_one_tree() -> None:
     errors = [getattr(pulse_registry, name) for name in pulse_registry.__all__]
     errors = [error for error in errors if isinstance(error, type) and issubclass(error, Exception)]
-    assert len(errors) == 19
+    assert len(errors) == 21
     assert all(issubclass(error, PulseError) for error in errors)

@@ -333,6 +333,56 @@ def test_after_a_move_the_home_is_the_root_that_it_led_to():
     assert OBJECT in pair.near.held.objects
 
 
+def moved_away(pair: Pair) -> None:
+    """Let a run move from the near root to the far one, where its next writer has begun."""
+    writer(PrefixStore(pair.near, RUN), None, number=7).move("dict://far", "a" * 32)
+    pair.far.held.objects |= pair.near.held.objects
+    prove(RunStore(pair.far, RUN), RUN, "a" * 32)
+    writer(PrefixStore(pair.far, RUN), None, number=8).begin()
+
+
+def test_a_reader_goes_on_where_the_run_has_moved_to():
+    pair = Pair()
+    grow(pair.near, 3)
+    reader = pair.reader()
+    assert reader.refresh().seq == 2
+    moved_away(pair)
+    assert reader.refresh().seq == 4
+    assert pair.reader().refresh().seq == 4
+    pair.near.asked()
+    assert reader.refresh().seq == 4
+    assert pair.near.asked() == [("get", record(5)), ("size", record(4))]  # which lags, as others do
+
+
+def test_who_wrote_at_the_old_home_writes_at_the_new_one_after_a_move():
+    pair = Pair()
+    grow(pair.near, 3)
+    reader = pair.reader()
+    pair.store.write_at_home(RUN)
+    assert reader.refresh().seq == 2
+    moved_away(pair)
+    assert reader.refresh().seq == 4
+    pair.store.write_at_home(RUN)
+    writer(PrefixStore(pair.store, RUN), None, believes=reader, number=9).begin()
+    assert record(5) in pair.far.held.objects
+    assert record(4) not in pair.near.held.objects
+    assert reader.refresh().seq == 5
+
+
+def test_a_home_whose_newest_record_is_the_move_that_led_there_is_written_on():
+    pair = Pair()
+    grow(pair.near, 3)
+    writer(PrefixStore(pair.near, RUN), None, number=7).move("dict://far", "a" * 32)
+    pair.far.held.objects |= pair.near.held.objects
+    prove(RunStore(pair.far, RUN), RUN, "a" * 32)
+    reader = pair.reader()
+    pair.store.write_at_home(RUN)
+    writer(PrefixStore(pair.store, RUN), None, believes=reader, number=8).begin()
+    assert reader.refresh().seq == 4
+    assert record(4) in pair.far.held.objects
+    assert record(4) not in pair.near.held.objects
+
+
 def test_two_homes_or_copies_alone_are_told():
     pair = Pair()
     grow(pair.near, 2), grow(pair.far, 3)
