@@ -89,12 +89,19 @@ class Collection:
         for start in range(0, len(old), _BATCH):
             if read_mark(self._store) is None:
                 return count  # it is the home now, which has records that are not known here
-            batch = [one.key for one in old[start : start + _BATCH] if one.folder or not source.state.is_live(one.key)]
+            copy.refresh(), rounds.refresh()  # another mirror may have put records since that name what nothing named
+            batch = [one.key for one in old[start : start + _BATCH] if not self._is_named(one, source, copy, rounds)]
             for _ in self._each(self._store.delete, batch):
                 count += 1
         for _ in self._each(self._store.delete, dead):
             count += 1
         return count
+
+    def _is_named(self, one: _Garbage, source: FollowedRun, copy: FollowedRun, rounds: FollowedRounds) -> bool:
+        """Tell whether a record names it by now."""
+        if one.folder:
+            return fate(rounds.state, one.key.removeprefix(keys.OUTER), rounds.state.retired) is Fate.KEPT
+        return source.state.is_live(one.key) or copy.state.is_live(one.key)
 
     def _of_run(self, source: RunState, copy: RunState) -> Iterator[_Garbage]:
         for key in self._store.list(keys.OBJECTS):

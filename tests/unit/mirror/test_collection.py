@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from pulse_registry.errors import AccessDenied
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
+from pulse_registry.mirror.collection import Collection
+from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from pulse_schemas import Lease
@@ -100,6 +103,21 @@ def test_what_others_left_at_the_copy_goes_when_it_is_old():
     assert stray in there.copied.objects
     there.wait(60 + HOUR)
     there.mirror.catch_up()
+    assert tree(there.copied) == tree(there.source)
+
+
+def test_what_another_mirror_has_named_since_the_last_look_stays():
+    there = Regions(3)
+    there.mirror.catch_up()
+    source, copied = PrefixStore(there.source, RUN), PrefixStore(there.copied, RUN)
+    logs = FollowedRun(source, RUN), FollowedRun(copied, RUN), FollowedRounds(copied, RUN)
+    for log in logs:
+        log.refresh()
+    there.push(2)
+    mirror(there.source, there.copied, policy=POLICY).catch_up()
+    there.wait(DAY + HOUR)
+    with ThreadPoolExecutor(1) as workers:
+        assert Collection(copied, RUN, workers, POLICY).collect(*logs, []) == 0
     assert tree(there.copied) == tree(there.source)
 
 
