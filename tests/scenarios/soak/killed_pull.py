@@ -115,8 +115,8 @@ class SteppedFiles(FileOperations):
         step.around(super().remove, path)
 
 
-def stepped_store(url: str, *_: object, **__: object) -> Store:
-    return SteppedStore(open_store(url))
+def stepped_store(roots: list[str], *_: object, **__: object) -> Store:
+    return SteppedStore(open_store(*roots))
 
 
 def stepped(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ def stepped(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def serve() -> None:
-    pulse_registry.cli.session.connect = stepped_store  # type: ignore[attr-defined]
+    pulse_registry.cli.session.connect_roots = stepped_store  # type: ignore[attr-defined]
     pulse_registry.cli.pull.MeteredFiles = SteppedFiles  # type: ignore[attr-defined,assignment]
     Weights.scatter = stepped(Weights.scatter)  # type: ignore[method-assign]
     Weights.fill = stepped(Weights.fill)  # type: ignore[method-assign]
