@@ -8,8 +8,7 @@ what the C library keeps of freed arrays, which depends on all that the process 
 from __future__ import annotations
 
 import tempfile
-import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_registry.weights.backend import backend_of
 from pulse_registry.weights.cell_space import Geometry
+from tests.security.attacks.peak import peak_of
 
 RUN: Final = "chain"
 CHANGED: Final = 0.01
@@ -122,18 +122,8 @@ def over_chains(folder: str, cells: int, links: Sequence[int], repeats: int) -> 
                 registry.pull(0, into=model, replace=True)
                 times.append(processor_ms(lambda number=number: registry.pull(number, into=model), 1))  # type: ignore[misc]
             registry.pull(0, into=model, replace=True)
-            extra = allocated(lambda number=number: registry.pull(number, into=model))  # type: ignore[misc]
+            extra = peak_of(lambda number=number: registry.pull(number, into=model))  # type: ignore[misc]
             yield Chained(number, min(times), decode, extra / (2 * cells))
-
-
-def allocated(call: Callable[[], object]) -> int:
-    """Return the bytes that a call has allocated at its peak."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def decoded(folder: str, registry: Registry, links: int) -> None:

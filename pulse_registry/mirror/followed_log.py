@@ -106,18 +106,23 @@ class FollowedLog(ABC):
 
     @property
     @abstractmethod
+    def state(self) -> RunState | OuterState:
+        """The newest state known."""
+
+    @property
     def seq(self) -> int:
         """Number of the newest record known; -1 for none."""
+        return self.state.seq
 
     @property
-    @abstractmethod
     def last(self) -> str | None:
         """BLAKE3 of the newest record's sealed bytes."""
+        return self.state.last
 
     @property
-    @abstractmethod
     def home(self) -> HomeEntry | None:
         """Where it goes on since its newest move; None: it has never moved."""
+        return self.state.home
 
     @abstractmethod
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
@@ -171,21 +176,6 @@ class FollowedRun(FollowedLog):
         """The newest state known."""
         return self._reader.state
 
-    @property
-    def seq(self) -> int:
-        """See FollowedLog."""
-        return self.state.seq
-
-    @property
-    def last(self) -> str | None:
-        """See FollowedLog."""
-        return self.state.last
-
-    @property
-    def home(self) -> HomeEntry | None:
-        """See FollowedLog."""
-        return self.state.home
-
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         """See FollowedLog."""
         return self._reader.read(seq)
@@ -228,21 +218,6 @@ class FollowedRounds(FollowedLog):
     def state(self) -> OuterState:
         """The newest state known."""
         return self._log.state
-
-    @property
-    def seq(self) -> int:
-        """See FollowedLog."""
-        return self.state.seq
-
-    @property
-    def last(self) -> str | None:
-        """See FollowedLog."""
-        return self.state.last
-
-    @property
-    def home(self) -> HomeEntry | None:
-        """See FollowedLog."""
-        return self.state.home
 
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         """See FollowedLog."""

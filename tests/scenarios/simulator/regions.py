@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ from tests.scenarios.simulator.collecting import GRACE_S, Collecting
 from tests.scenarios.simulator.compacting import Compacting
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
-from tests.scenarios.simulator.simulation import Outcome
+from tests.scenarios.simulator.simulation import Outcome, outcome
 from tests.scenarios.simulator.trainer import Trainer
 from tests.scenarios.simulator.truth import RUN, Json, Named, Pushed, Truth
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.worker import Worker
-from tests.scenarios.simulator.world import Crash, Violation, World
+from tests.scenarios.simulator.world import Crash, World
 from tests.support.inline import Inline
 
 _REGIONS = ("us", "eu")
@@ -158,26 +158,13 @@ class Regions:
 
     def run(self, operations: int) -> Outcome:
         """Run so many store operations, and look at what is left."""
-        violation, died = None, False
-        try:
-            self.world.run(operations)
-            self.world.end_all()
-            self.world.spawn(self._aftermath)
-            self.world.run()
-        except Violation as error:
-            violation = str(error)
-        except Exception as error:  # noqa: BLE001 the outermost edge: whatever it is, nobody expected it
-            self.world.note(traceback.format_exc())
-            violation, died = f"after {self.world.operations} store operations, somebody died of {error!r}", True
-        self.world.end_all()
-        counts: dict[str, int] = {}
+        return outcome(self.seed, self.world, operations, self._aftermath, self._counts)
+
+    def _counts(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
         for truth in self.canon.truths.values():
-            for what, count in truth.counts.items():
-                counts[what] = counts.get(what, 0) + count
-        return Outcome(
-            self.seed, self.world.operations, self.world.now, self.world.trace, dict(sorted(counts.items())),
-            violation, died, tuple(self.world.tail),
-        )  # fmt: skip
+            found.update(truth.counts)
+        return found
 
     def _cast(self, region: str, who: str, live: Callable[[Process], None]) -> None:
         """Add an actor, who comes back after each crash, and where the run does not live, a while later."""

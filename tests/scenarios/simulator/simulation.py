@@ -74,6 +74,34 @@ class Outcome:
     tail: tuple[str, ...] = ()
 
 
+def outcome(
+    seed: int, world: World, operations: int, aftermath: Callable[[], None], counts: Callable[[], dict[str, int]]
+) -> Outcome:
+    """Run a world for so many store operations, look at what is left, and return what it came to."""
+    violation, died = None, False
+    try:
+        world.run(operations)
+        world.end_all()
+        world.spawn(aftermath)
+        world.run()
+    except Violation as error:
+        violation = str(error)
+    except Exception as error:  # noqa: BLE001 the outermost edge: whatever it is, nobody expected it
+        world.note(traceback.format_exc())
+        violation, died = f"after {world.operations} store operations, somebody died of {error!r}", True
+    world.end_all()
+    return Outcome(
+        seed,
+        world.operations,
+        world.now,
+        world.trace,
+        dict(sorted(counts().items())),
+        violation,
+        died,
+        tuple(world.tail),
+    )
+
+
 class Simulation:
     """One seed's actors, and their bucket."""
 
@@ -109,28 +137,7 @@ class Simulation:
 
     def run(self, operations: int) -> Outcome:
         """Run so many store operations, and look at what is left."""
-        violation, died = None, False
-        try:
-            self.world.run(operations)
-            self.world.end_all()
-            self.world.spawn(self._aftermath)
-            self.world.run()
-        except Violation as error:
-            violation = str(error)
-        except Exception as error:  # noqa: BLE001 the outermost edge: whatever it is, nobody expected it
-            self.world.note(traceback.format_exc())
-            violation, died = f"after {self.world.operations} store operations, somebody died of {error!r}", True
-        self.world.end_all()
-        return Outcome(
-            self.seed,
-            self.world.operations,
-            self.world.now,
-            self.world.trace,
-            dict(sorted(self.truth.counts.items())),
-            violation,
-            died,
-            tuple(self.world.tail),
-        )
+        return outcome(self.seed, self.world, operations, self._aftermath, lambda: self.truth.counts)
 
     def _aftermath(self) -> None:
         if isinstance(self.truth, RoundsTruth):
