@@ -17,7 +17,6 @@ Kind = Literal["head", "record", "countersignature", "snapshot", "segment", "lay
 
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
-_OUTER_RECORD: Final = re.compile(r"outer/log/([0-9]{12})\.json")
 _SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")
 _COUNTERSIGNED: Final = re.compile(r"log/countersigned/([0-9]{12})\.json")
 _LAYOUT: Final = re.compile(r"layouts/([0-9a-f]{64})\.json")
@@ -33,7 +32,7 @@ class Resource:
         kind: what lies there.
         key: below the run.
         path: of the request that reads it, behind the service's URL.
-        folder: in which the log lies that a record is of, with a slash; "" is the run's own.
+        folder: in which the log lies that a record, snapshot or hint is of, with a slash; "" is the run's own.
         seq: number of a record, a countersignature or a snapshot, else 0.
     """
 
@@ -55,6 +54,11 @@ def log_path(run: str, folder: str = "") -> str:
     return f"{run_path(run)}/{folder}log"
 
 
+def snapshots_path(run: str, folder: str = "") -> str:
+    """Return the path of the snapshots of a log; ``folder`` as in `log_path`."""
+    return f"{run_path(run)}/{folder}snapshots"
+
+
 def resource_of(key: str) -> Resource:
     """Return where the service keeps a key of its store.
 
@@ -65,18 +69,19 @@ def resource_of(key: str) -> Resource:
     run, _, rest = key.partition("/")
     if RUN_NAME.fullmatch(run) and rest:
         base = run_path(run)
-        if rest == keys.HEAD:
-            return Resource(run, "head", rest, f"{base}/head")
-        if found := _RECORD.fullmatch(rest):
-            return Resource(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
-        if found := _OUTER_RECORD.fullmatch(rest):
+        folder = keys.OUTER if rest.startswith(keys.OUTER) else ""
+        of_log = rest.removeprefix(folder)
+        if of_log == keys.HEAD:
+            return Resource(run, "head", rest, f"{base}/{rest}", 0, folder)
+        if found := _RECORD.fullmatch(of_log):
             seq = int(found[1])
-            return Resource(run, "record", rest, f"{log_path(run, keys.OUTER)}/{seq}", seq, keys.OUTER)
+            return Resource(run, "record", rest, f"{log_path(run, folder)}/{seq}", seq, folder)
+        if found := _SNAPSHOT.fullmatch(of_log):
+            seq = int(found[1])
+            return Resource(run, "snapshot", rest, f"{snapshots_path(run, folder)}/{seq}", seq, folder)
         if found := _COUNTERSIGNED.fullmatch(rest):
             path = f"{base}/log/{int(found[1])}/countersignature"
             return Resource(run, "countersignature", rest, path, int(found[1]))
-        if found := _SNAPSHOT.fullmatch(rest):
-            return Resource(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
         if keys.segment_of(rest) is not None:
             return Resource(run, "segment", rest, f"{base}/{rest}")
         if found := _LAYOUT.fullmatch(rest):
@@ -88,16 +93,20 @@ def resource_of(key: str) -> Resource:
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 
 
-def snapshots_of(prefix: str) -> str:
-    """Return the run whose snapshots a listing asks for.
+def snapshots_of(prefix: str) -> tuple[str, str]:
+    """Return the run whose snapshots a listing asks for, and the folder in which their log lies.
 
     Raises:
         InvalidArgument: it asks for something else.
     """
     run, _, rest = prefix.partition("/")
-    if not RUN_NAME.fullmatch(run) or rest != keys.SNAPSHOTS:
-        raise InvalidArgument(f"a service lists the snapshots of a run, under <run>/{keys.SNAPSHOTS}, not {prefix!r}")
-    return run
+    folder = rest.removesuffix(keys.SNAPSHOTS)
+    if not RUN_NAME.fullmatch(run) or not rest.endswith(keys.SNAPSHOTS) or folder not in ("", keys.OUTER):
+        raise InvalidArgument(
+            f"a service lists the snapshots of a run, under <run>/{keys.SNAPSHOTS}, or of its outer rounds, under "
+            f"<run>/{keys.OUTER}{keys.SNAPSHOTS}, not {prefix!r}"
+        )
+    return run, folder
 
 
 def checked_worker(name: str) -> str:

@@ -17,7 +17,15 @@ from pulse_registry.client.http_body import range_header, read_range, read_size
 from pulse_registry.client.presigned import PresignedRequests, SignatureRefused
 from pulse_registry.client.presigned_urls import PresignedUrl, PresignedUrls, own_path
 from pulse_registry.client.records import Records
-from pulse_registry.client.routes import Resource, checked_worker, log_path, resource_of, run_path, snapshots_of
+from pulse_registry.client.routes import (
+    Resource,
+    checked_worker,
+    log_path,
+    resource_of,
+    run_path,
+    snapshots_of,
+    snapshots_path,
+)
 from pulse_registry.client.transport import BodyTransfer, Timeouts
 from pulse_registry.client.uploads import Uploads
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
@@ -146,20 +154,20 @@ class ServiceStore(Store):
         )
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
-        """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
-        run = snapshots_of(prefix)
+        """Iterate over the snapshots of a log, which is all that a service lists: see Store.list."""
+        run, folder = snapshots_of(prefix)
         self._check_open()
         try:
             found = self._api.json(
                 SnapshotList,
                 "GET",
-                f"{run_path(run)}/snapshots",
+                snapshots_path(run, folder),
                 most=_LISTED_BYTES,
                 most_values=_LISTED_BYTES,
             ).snapshots
         except NotFound:
             found = ()
-        names = (f"{run}/{keys.snapshot_key(seq)}" for seq in sorted(set(found)) if seq < 10**12)
+        names = (f"{run}/{folder}{keys.snapshot_key(seq)}" for seq in sorted(set(found)) if seq < 10**12)
         return (name for name in names if after is None or name > after)
 
     def delete(self, key: str) -> None:

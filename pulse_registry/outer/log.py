@@ -100,7 +100,7 @@ class OuterLog:
     def follow(self) -> Iterator[tuple[OuterRecord, str | None]]:
         """Read what is new, as ``refresh`` does, and yield each record, with why it counts for nothing, or None."""
         seen = None if self._guard is None else self._guard.begin(self._first if self._opening else None)
-        if self._opening and self.state.seq < 0 and not self.state.whole and self._store.gateway() is None:
+        if self._opening and self.state.seq < 0 and not self.state.whole:
             self._open(seen)
         for record, sealed in follow(self.read, self.state.seq + 1, self._threads if self._opening else None):
             yield record, self.fold(record, sealed)

@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.format import keys
 from pulse_registry.log.documents import LAYOUT, RECORD
-from pulse_registry.store import create
+from pulse_registry.store import PrefixStore, create
 from pulse_schemas import DeleteRecord, MoveRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
 from pulse_server.routes import examples
@@ -131,7 +131,7 @@ async def read_record(run: ReadRun, seq: Seq) -> Response:
         if number == feed.state.seq + 1:
             raise NotFound  # it was just looked for
         # One further on is there where a record before it is missing, which who has seen it wants to know.
-        return await _document(run, keys.record_key(number))
+        return await document(run, keys.record_key(number))
     except NotFound as error:
         raise NotFound(f"run {feed.run!r} has no record {seq}; the newest is {feed.state.seq}") from error
 
@@ -145,7 +145,7 @@ async def read_record(run: ReadRun, seq: Seq) -> Response:
 )
 async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     """Read the countersignature of a record."""
-    return await _document(run, keys.countersignature_key(int(seq)))
+    return await document(run, keys.countersignature_key(int(seq)))
 
 
 @router.get(
@@ -156,7 +156,7 @@ async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
 )
 async def read_head(run: ReadRun) -> Response:
     """Read the hint that says which snapshot to open the run from."""
-    return await _document(run, keys.HEAD)
+    return await document(run, keys.HEAD)
 
 
 @router.get(
@@ -172,10 +172,7 @@ async def read_head(run: ReadRun) -> Response:
 )
 async def list_snapshots(run: ReadRun) -> Response:
     """List snapshots."""
-    service, store = run.service, run.service.store_of(run.name)
-    listed = islice(store.list(keys.SNAPSHOTS), _MOST_LISTED)
-    found = await service.call(lambda: deque(map(keys.snapshot_seq, listed), maxlen=_MOST_SNAPSHOTS))
-    return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
+    return await snapshots_of(run)
 
 
 @router.get(
@@ -186,7 +183,7 @@ async def list_snapshots(run: ReadRun) -> Response:
 )
 async def read_snapshot(run: ReadRun, seq: Seq) -> Response:
     """Read one snapshot."""
-    return await _document(run, keys.snapshot_key(int(seq)))
+    return await document(run, keys.snapshot_key(int(seq)))
 
 
 @router.get(
@@ -200,7 +197,7 @@ async def read_snapshot(run: ReadRun, seq: Seq) -> Response:
 )
 async def read_layout(run: ReadRun, layout_id: LayoutId) -> Response:
     """Read a layout."""
-    return await _document(run, keys.layout_key(layout_id))
+    return await document(run, keys.layout_key(layout_id))
 
 
 @router.put(
@@ -293,5 +290,16 @@ async def _read_records(service: Service, below: str, since: int, until: int) ->
     return await service.call(lambda: [*service.each(read, wanted)])
 
 
-async def _document(run: RunRequest, key: str) -> Response:
+async def snapshots_of(run: RunRequest, folder: str = "") -> Response:
+    """Return the numbers of a log's snapshots; ``folder`` as in `page_of`."""
+    store = (
+        PrefixStore(run.service.store_of(run.name), folder.rstrip("/")) if folder else run.service.store_of(run.name)
+    )
+    listed = islice(store.list(keys.SNAPSHOTS), _MOST_LISTED)
+    found = await run.service.call(lambda: deque(map(keys.snapshot_seq, listed), maxlen=_MOST_SNAPSHOTS))
+    return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
+
+
+async def document(run: RunRequest, key: str) -> Response:
+    """Return a document of a run, as it is stored."""
     return Rendered(await run.service.get(run.name, key))

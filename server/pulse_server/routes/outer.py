@@ -14,11 +14,11 @@ from pulse_registry.format import keys
 from pulse_registry.outer.report import outer_body
 from pulse_registry.outer.state import OuterState
 from pulse_schemas import SchemaError
-from pulse_schemas.api import Appended, LogPage, MemberBody, OuterBody, RoundBody, RoundPart
+from pulse_schemas.api import Appended, LogPage, MemberBody, OuterBody, RoundBody, RoundPart, SnapshotList
 from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord, RetireRoundsRecord, unseal_outer_record
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
-from pulse_server.routes.log import SEALED_ANSWER, Limit, Since, WaitForRecord, page_of
+from pulse_server.routes.log import SEALED_ANSWER, Limit, Since, WaitForRecord, document, page_of, snapshots_of
 from pulse_server.routes.objects import ANSWERS_OF_READ, ANSWERS_OF_STORE, BYTES, send_object, take_object
 from pulse_server.routes.operation import answer, body_limit, operations, problem, raw_body
 from pulse_server.routes.params import DECIMAL, OuterObjectPath, Seq, between, outer_object_key, whole
@@ -140,11 +140,48 @@ async def append_outer(request: Request, run: PublishRun) -> Response:
 )
 async def read_outer_record(run: ReadRun, seq: Seq) -> Response:
     """Read one outer record."""
-    key = f"{keys.OUTER}{keys.record_key(int(seq))}"
     try:
-        return Rendered(await run.service.get(run.name, key))
+        return await document(run, f"{keys.OUTER}{keys.record_key(int(seq))}")
     except NotFound as error:
         raise NotFound(f"run {run.name!r} has no outer record {seq}") from error
+
+
+@router.get(
+    "/v1/runs/{run}/outer/head",
+    summary="Read the hint of the outer log",
+    response_class=Response,
+    responses={**SEALED_ANSWER, 404: problem("The outer log has no head.")},
+)
+async def read_outer_head(run: ReadRun) -> Response:
+    """Read the hint that says which snapshot to open the outer log from."""
+    return await document(run, f"{keys.OUTER}{keys.HEAD}")
+
+
+@router.get(
+    "/v1/runs/{run}/outer/snapshots",
+    summary="List snapshots of the outer log",
+    response_model=SnapshotList,
+    responses={
+        200: answer(
+            "The numbers of the snapshots, ascending; none for a run without outer rounds.",
+            SnapshotList(snapshots=(63,)),
+        )
+    },
+)
+async def list_outer_snapshots(run: ReadRun) -> Response:
+    """List snapshots of the outer log."""
+    return await snapshots_of(run, keys.OUTER)
+
+
+@router.get(
+    "/v1/runs/{run}/outer/snapshots/{seq}",
+    summary="Read one snapshot of the outer log",
+    response_class=Response,
+    responses={**SEALED_ANSWER, 404: problem("There is no such snapshot.")},
+)
+async def read_outer_snapshot(run: ReadRun, seq: Seq) -> Response:
+    """Read one snapshot of the outer log."""
+    return await document(run, f"{keys.OUTER}{keys.snapshot_key(int(seq))}")
 
 
 @router.get(

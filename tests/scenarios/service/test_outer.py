@@ -22,6 +22,7 @@ from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.store import PrefixStore
+from pulse_registry.testing import CountingStore
 from pulse_schemas.outer import CloseRecord, JoinRecord, LeaveRecord
 from tests.support.outer_rounds import make_rounds
 from tests.support.service import Service
@@ -29,6 +30,8 @@ from tests.support.waiting import HANG_S, NEVER_S
 
 Model = dict[str, npt.NDArray[np.float32]]
 ROUNDS, INNER = 3, 2
+LAST = 70
+"""Number of a record that is not far behind a snapshot."""
 LONG = 14
 """Rounds after which there is a checkpoint."""
 REFERENCE = Options(owns_store=True, compute=ComputeOptions(backend="reference"))
@@ -116,6 +119,21 @@ def test_checkpoints_go_through_the_service_and_rounds_are_verified_and_joined_f
     assert len(json.loads(capsys.readouterr().out)["rounds"]) == LONG - checkpoint.round
     later = make_rounds(service.url, run, 0, members=("late-1",), token=service.token, quorum=2)
     assert all(np.array_equal(later[name].view(np.uint32), end[name].view(np.uint32)) for name in end)
+
+
+def test_a_long_log_is_opened_at_its_snapshot_as_over_a_bucket(service: Service, run: str) -> None:
+    make_rounds(service.url, run, 1, token=service.token)
+    store = PrefixStore(ServiceStore(service.url, service.token), run)
+    log = OuterLog(store, run)
+    while log.refresh().seq < LAST:
+        log.append(lambda _, common: JoinRecord(**common, member="asia-1"))
+    counting = CountingStore(store)
+    assert OuterLog(counting, run).refresh() == log.state
+    assert (
+        counting.calls["get"] == 1 + 3 + LAST - 63 + 1
+    )  # record 0; hint, snapshot, its record; the tail, and one more
+    assert counting.calls["list"] == 0
+    assert [*store.list("outer/log/snapshots/")] == ["outer/log/snapshots/000000000063.json"]
 
 
 def test_a_token_that_only_reads_sees_rounds_and_appends_nothing(service: Service, run: str) -> None:

@@ -179,6 +179,25 @@ def test_snapshots_are_listed_in_order_and_a_run_that_is_not_there_has_none() ->
         client.close()
 
 
+def test_the_outer_log_has_snapshots_and_a_hint_of_its_own() -> None:
+    answers = {
+        "/v1/runs/run/outer/snapshots": document({"snapshots": [255, 63]}),
+        "/v1/runs/run/outer/snapshots/63": document(b'{"a":1}'),
+        "/v1/runs/run/outer/head": document(b'{"h":1}'),
+    }
+    with serving(lambda asked: answers.get(asked.path, problem("NotFound", 404))) as server:
+        client = store(server)
+        names = [f"run/outer/log/snapshots/{seq:012d}.json" for seq in (63, 255)]
+        assert list(client.list("run/outer/log/snapshots/")) == names
+        assert client.get(names[0]) == b'{"a":1}'
+        assert client.get("run/outer/head") == b'{"h":1}'
+        assert not client.exists("run/head")
+        assert list(client.list("other/outer/log/snapshots/")) == []
+        with pytest.raises(InvalidArgument, match="lists the snapshots of a run"):
+            client.list("run/inner/log/snapshots/")
+        client.close()
+
+
 def test_a_record_is_appended_and_a_layout_stored_as_they_are() -> None:
     with serving(lambda asked: document({"run": "run", "seq": 7}, 201)) as server:
         client = store(server)

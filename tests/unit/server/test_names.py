@@ -61,6 +61,7 @@ REQUESTS = {
     "version": ("GET", "/v1/runs/math/versions/{}"),
     "record": ("GET", "/v1/runs/math/log/{}"),
     "snapshot": ("GET", "/v1/runs/math/snapshots/{}"),
+    "outer-snapshot": ("GET", "/v1/runs/math/outer/snapshots/{}"),
     "segment": ("GET", "/v1/runs/math/log/segments/{}"),
     "layout": ("GET", "/v1/runs/math/layouts/{}"),
     "layout-put": ("PUT", "/v1/runs/math/layouts/{}"),
