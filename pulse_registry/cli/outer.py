@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.exits import exit_code
-from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import Access, open_runtime
 from pulse_registry.errors import Diverged, NotFound
@@ -20,7 +20,7 @@ from pulse_registry.runtime.runtime import Runtime
 from pulse_schemas.api import MemberBody, OuterBody, RoundBody
 from pulse_schemas.outer import OuterRecord
 
-outer = typer.Typer(help="Show and check the outer rounds of a run.", no_args_is_help=True)
+outer = typer.Typer(help="Show and check the outer rounds of a run, or let them begin anew.", no_args_is_help=True)
 _ALL = 2**31
 
 
@@ -122,6 +122,32 @@ def verify(
         _show_replayed(done, differs)
     if differs is not None:
         raise typer.Exit(exit_code(Diverged()))
+
+
+@outer.command("restart")
+def restart(
+    root: Root,
+    run: Run,
+    token: Token = None,
+    allow_http: AllowHttp = False,
+    trust: Trusted = None,
+    signing_key: SigningKeyFile = None,
+    json_output: Json = False,
+) -> None:
+    """Let rounds begin anew from the newest version, after somebody else has pushed it: members join again.
+
+    The outer optimizer's momentum is 0 then. What led to earlier rounds is retired, so that they can't be verified any
+    more; their versions stay. Nothing happens if no round has ended since the last time.
+    """
+    access = Access(root, token, allow_http, trust, signing_key)
+    with open_runtime(access, run, title="restart", quiet=json_output) as runtime:
+        record = OuterRun(runtime).restart()
+    if json_output:
+        print_json({"restarted": record is not None, "round": None if record is None else record.round})
+    elif record is None:
+        say(f"run {run}: its rounds began anew from the newest version before")
+    else:
+        say(f"run {run}: rounds begin anew after round {record.round}: members can join again")
 
 
 def _body(runtime: Runtime) -> OuterBody:

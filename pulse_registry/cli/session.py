@@ -85,13 +85,13 @@ def open_session(
 
 @contextmanager
 def open_runtime(access: Access, run: str, *, title: str, quiet: bool) -> Iterator[Runtime]:
-    """Open what a run is worked with, to read what ``Registry`` does not tell of.
+    """Open what a run is worked with, for what ``Registry`` does not do.
 
     Raises:
         As ``open_session``; a run that does not exist is none.
     """
     with Meter(title, quiet=quiet) as meter, opened_store(access) as store:
-        options = Options(trust=trust_of(access.trust or None))
+        options = Options(signer=signer_of(access.signing_key), trust=trust_of(access.trust or None))
         runtime = Runtime(MeteredStore(store, meter), run, options, Dependencies())
         try:
             yield runtime

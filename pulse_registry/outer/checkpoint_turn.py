@@ -30,7 +30,7 @@ def writer_of(state: OuterState, closed: ClosedRound, cells: int, share: float =
         share: see ``SHARE``.
     """
     before = [one for one in state.checkpoints if one.seq <= closed.seq]
-    since = before[-1].round if before else 0
+    since = before[-1].round if before else state.begun
     if since < state.dropped or not closed.contributions:
         return None
     due = max(1, round(share * (before[-1].object.size + before[-1].parts if before else _FIRST_BYTES * cells)))

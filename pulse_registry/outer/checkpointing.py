@@ -68,7 +68,7 @@ class Checkpointing:
         self._compared = 0
 
     def begin(self, log: OuterLog | SharedOuterLog, weights: OuterWeights) -> int:
-        """Bring weights to the newest checkpoint that can be read, or to the version that the rounds began with.
+        """Bring weights to the newest checkpoint that can be read, or to the version that rounds began with.
 
         Args:
             log: that was read; it is folded whole where only older rounds lead to the newest one.
@@ -92,7 +92,7 @@ class Checkpointing:
     def _begin(self, log: OuterLog | SharedOuterLog, weights: OuterWeights) -> int:
         failed: PulseError | None = None
         for record in [*reversed(log.state.checkpoints), None]:
-            number = 0 if record is None else record.round
+            number = log.state.begun if record is None else record.round
             if number < log.state.dropped:
                 log.fold_whole()
             if number < log.state.dropped:
@@ -107,7 +107,7 @@ class Checkpointing:
         raise failed or NotFound(f"run {log.state.run!r}: nothing leads to its newest outer round")
 
     def begin_at(self, state: OuterState, record: CheckpointRecord | None, weights: OuterWeights) -> None:
-        """Bring weights to a checkpoint; None: to the version that the rounds began with.
+        """Bring weights to a checkpoint; None: to the version that rounds began with, last of all.
 
         Raises:
             NotFound, CorruptObject, BaseMismatch, StoreUnavailable: it, or the version beside it, can't be read; the
@@ -115,7 +115,7 @@ class Checkpointing:
         """
         if state.start is None:
             raise NotFound(f"run {state.run!r} has no outer rounds")
-        version = self._load(state.start.version + (0 if record is None else record.round))
+        version = self._load(state.start.version + (state.begun if record is None else record.round))
         if record is None:
             weights.begin(version)
         else:

@@ -460,8 +460,15 @@ class Member:
         return self._term
 
     def _check_term(self, state: OuterState) -> None:
-        if state.home is not None and state.left().get(self.name) == self._held_term():
-            raise Fenced(f"run {state.run!r} has moved to {state.home.to}: join its rounds there, as {self.name!r}")
+        home, restart = state.home, state.restart
+        if state.left().get(self.name) == self._held_term():
+            if restart is not None and (home is None or home.seq < restart.seq):
+                raise Fenced(
+                    f"the outer rounds of run {state.run!r} began anew, from version "
+                    f"{_started(state).version + restart.round}: join them again, as {self.name!r}"
+                )
+            if home is not None:
+                raise Fenced(f"run {state.run!r} has moved to {home.to}: join its rounds there, as {self.name!r}")
         if not state.holds_term(self.name, self._held_term()):
             raise Fenced(f"another process has joined run {state.run!r} as {self.name!r}: names are one process's each")
 

@@ -77,8 +77,8 @@ def replay(
         geometry: returns that of a layout that the run has.
         load: returns what reads the groups of a version, by their numbers.
         committed: returns the state digest of a version; None: it is not there.
-        begin: at the checkpoint of this round, 0 for the first version; None: at that, or, where the beginning was
-            retired, at the oldest checkpoint that can be read.
+        begin: at the checkpoint of this round, or at that after which rounds began, 0 unless they began anew; None: at
+            the beginning, or, where that was retired, at the oldest checkpoint that can be read.
 
     Raises:
         NotFound: there are no outer rounds, or no such checkpoint; or what the first of them need was retired.
@@ -101,10 +101,10 @@ def replay(
     member = Member("replay", log, contributions, weights, grace_s=float("inf"))
     member.round = _begun(state, begin, checkpointing, weights)
     member.digest = weights.digest().hex()
-    if not member.round and member.digest != start.digest:
+    if member.round == state.begun and member.digest != state.beginning.digest:
         raise CorruptObject(
-            f"run {state.run!r}: its outer rounds began with weights of digest {start.digest}, and version "
-            f"{start.version} has {member.digest}"
+            f"run {state.run!r}: its outer rounds began with weights of digest {state.beginning.digest}, and version "
+            f"{start.version + state.begun} has {member.digest}"
         )
     told = {one.round: (one.theta, one.momentum) for one in state.checkpoints}
     merged, state.merged = state.merged, {}
@@ -125,11 +125,11 @@ def replay(
 
 def _begun(state: OuterState, begin: int | None, checkpointing: Checkpointing, weights: OuterWeights) -> int:
     """Bring weights to where the replay begins, and return after which round that is."""
-    if begin == 0 or (begin is None and not state.retired):
-        if state.retired:
+    if begin == state.begun or (begin is None and state.retired == state.begun):
+        if state.retired > state.begun:
             raise NotFound(f"what leads to round {state.retired} of run {state.run!r} was retired: begin there")
         checkpointing.begin_at(state, None, weights)
-        return 0
+        return state.begun
     if begin is not None and all(one.round != begin for one in state.checkpoints):
         there = ", ".join(str(one.round) for one in state.checkpoints) or "none"
         raise NotFound(f"run {state.run!r} has no checkpoint of round {begin}: those that it has are of {there}")

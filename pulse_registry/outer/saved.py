@@ -28,7 +28,7 @@ class SavedState:
         run, member: whose it is.
         layout: id of that of the versions.
         groups: numbers of those that this rank keeps, of a sharded model; else ``all``.
-        start: write id of the record that started the rounds.
+        start: write id of the record by which the rounds began, first or anew.
         round: the newest one whose step the weights had made.
         steps: inner steps since, that were counted.
         newest: write id of the member's newest contribution that counts; empty: none does.
@@ -122,7 +122,7 @@ class SavedState:
             )
         if any(len(one) != cells for one in (self.residual, self.rest) if one is not None):
             raise LayoutMismatch(f"the saved state is not of {cells:,} cells, as the layout is: begin without it")
-        if state.start is None or state.start.write_id != self.start:
+        if state.start is None or (state.restart is None and state.start.write_id != self.start):
             raise InvalidArgument(
                 f"the saved state is of other rounds than those that run {self.run!r} has now: begin without it"
             )
@@ -132,13 +132,15 @@ class SavedState:
                 "its log, or an older copy of it"
             )
 
-    def unsent(self, newest: str | None) -> Floats | None:
-        """Return the residual to go on with; None: a part of it was sent since.
+    def unsent(self, state: OuterState) -> Floats | None:
+        """Return the residual to go on with; None: a part of it was sent since, or rounds began anew, elsewhere.
 
         Args:
-            newest: write id of the member's newest contribution that counts, by a log in which its new term has begun:
-                nothing of an older one can come to count any more.
+            state: of a log in which the member's new term has begun: nothing of an older one can come to count now.
         """
+        if self.start != state.beginning.write_id:
+            return None
+        newest = state.members[self.member].newest
         if (newest or "") == self.newest:
             return self.residual
         return self.rest if newest == self.attempt else None

@@ -351,7 +351,7 @@ class OuterSession:
             member=member.name,
             layout=weights.geometry.id,
             groups=weights.held,
-            start="" if state.start is None else state.start.write_id,
+            start=state.beginning.write_id,
             round=member.round,
             steps=self.steps + (0 if attempt is None else attempt.steps),
             newest=state.members[member.name].newest or "",
@@ -386,14 +386,17 @@ class OuterSession:
             self.run.versions.close()
 
     def _restore(self, saved: SavedState, member: Member) -> None:
-        found = saved.unsent(member.state.members[member.name].newest)
+        found = saved.unsent(member.state)
         if found is None:
+            restart = member.state.restart
+            anew = restart is not None and restart.write_id != saved.start
             _logger.warning(
-                "run %r: member %r has contributed after its state was saved, at round %d: what it had not sent then "
-                "is dropped, since a part of it was sent",
+                "run %r: the state of member %r was saved at round %d, and since then %s: what it had not sent is "
+                "dropped",
                 self.run.name,
                 member.name,
                 saved.round,
+                "the rounds have begun anew" if anew else "it has contributed: a part of it was sent",
             )
             return
         self.weights.residual[:] = found

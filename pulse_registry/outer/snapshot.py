@@ -31,6 +31,7 @@ def snapshot_of(state: OuterState) -> OuterSnapshot | None:
         retirements=tuple(RetiredRounds(round=round_, seq=seq) for round_, seq in state.retirements.items()),
         deleted=state.deleted,
         home=state.home,
+        restart=state.restart,
     )
 
 
@@ -60,7 +61,7 @@ def state_of(snapshot: OuterSnapshot) -> OuterState:
     state.merged = {record.round: record for record in snapshot.merged}
     state.retired, state.deleted = snapshot.retired, snapshot.deleted
     state.retirements = {one.round: one.seq for one in snapshot.retirements}
-    state.home = snapshot.home
+    state.home, state.restart = snapshot.home, snapshot.restart
     state.rates_from = {one.round: one.rates for one in snapshot.rates}
     return state
 
@@ -98,13 +99,14 @@ def _violation(snapshot: OuterSnapshot) -> str | None:
         names = [part.member for part in contributions]
         if any(part.round != number for part in contributions) or len(set(names)) != len(names):
             return f"the contributions to round {number} are not those of one round"
+    begun = 0 if snapshot.restart is None else snapshot.restart.round
     checkpoints = [record.round for record in snapshot.checkpoints]
-    if any(a >= b for a, b in pairwise(checkpoints)) or max(checkpoints, default=0) >= open_:
+    if any(a >= b for a, b in pairwise([begun, *checkpoints])) or max(checkpoints, default=0) >= open_:
         return "its checkpoints are out of their place"
-    spare = checkpoints[-2] if len(checkpoints) > 1 else 0
+    spare = checkpoints[-2] if len(checkpoints) > 1 else begun
     if snapshot.dropped != spare:
         return f"it does not tell of all rounds after round {spare}"
-    if not snapshot.deleted <= snapshot.retired <= spare or any(
+    if not max(begun, snapshot.deleted) <= snapshot.retired <= spare or any(
         not snapshot.deleted < one.round <= snapshot.retired for one in snapshot.retirements
     ):
         return "what it says was retired and was deleted does not fit"
@@ -112,7 +114,7 @@ def _violation(snapshot: OuterSnapshot) -> str | None:
         return "it names merged contributions of a round that it does not tell of"
     seqs = [one.seq for one in snapshot.rounds] + [one.seq for one in snapshot.retirements]
     seqs += [one.seq for one in snapshot.checkpoints] + [one.seq for one in snapshot.merged]
-    seqs += [] if snapshot.home is None else [snapshot.home.seq]
+    seqs += [one.seq for one in (snapshot.home, snapshot.restart) if one is not None]
     if max(seqs, default=0) > snapshot.seq:
         return "it tells of records after its last one"
     if not snapshot.rates or snapshot.rates[0].round != 1:

@@ -25,6 +25,7 @@ from pulse_schemas.outer import (
     OuterRecord,
     Rates,
     RatesRecord,
+    RestartRecord,
     RetireRoundsRecord,
     StartRecord,
 )
@@ -79,6 +80,7 @@ class OuterState:
         run: the run's name.
         seq, last: number of the newest record, and BLAKE3 of its sealed bytes.
         start: record 0.
+        restart: the record by which rounds began anew last; None: they have not.
         members: all that have ever joined, by name.
         closed: the rounds that have ended after round ``dropped``, in order.
         contributions: to the open round, by member.
@@ -98,6 +100,7 @@ class OuterState:
     seq: int = -1
     last: str | None = None
     start: StartRecord | None = None
+    restart: RestartRecord | None = None
     members: dict[str, Membership] = field(default_factory=dict)
     closed: list[ClosedRound] = field(default_factory=list)
     contributions: dict[str, ContributeRecord] = field(default_factory=dict)
@@ -126,9 +129,19 @@ class OuterState:
         return self.dropped + len(self.closed) + 1
 
     @property
+    def begun(self) -> int:
+        """The round after which rounds began: what it came to is a version, and a momentum of 0."""
+        return 0 if self.restart is None else self.restart.round
+
+    @property
+    def beginning(self) -> StartRecord | RestartRecord:
+        """The record by which rounds began, first or anew."""
+        return self._started() if self.restart is None else self.restart
+
+    @property
     def spare(self) -> int:
-        """The round of the last checkpoint but one: what leads there is behind two checkpoints; 0: nothing is."""
-        return self.checkpoints[-2].round if len(self.checkpoints) > 1 else 0
+        """The round of the last checkpoint but one: what leads there is behind two checkpoints; or as ``begun``."""
+        return self.checkpoints[-2].round if len(self.checkpoints) > 1 else self.begun
 
     def ended(self, number: int) -> ClosedRound | None:
         """Return a round that has ended; None if it has not, or is not kept here."""
@@ -220,6 +233,8 @@ class OuterState:
                 return f"the run has {MOST_MEMBERS} members"
             case CheckpointRecord() | MergedRecord() if record.round >= self.open:
                 return f"round {record.round} has not ended"
+            case CheckpointRecord() if record.round <= self.begun:
+                return f"rounds began anew after round {self.begun}"
             case CheckpointRecord() if self.checkpoints and record.round <= self.checkpoints[-1].round:
                 return f"there is a checkpoint of round {self.checkpoints[-1].round}"
             case MergedRecord():
@@ -230,6 +245,10 @@ class OuterState:
                 return f"no checkpoint is of round {record.round}, or none is newer"
             case DeleteRoundsRecord() if record.round not in self.retirements:
                 return f"round {record.round} was not retired, or was deleted before"
+            case RestartRecord() if record.round <= self.begun:
+                return f"rounds began anew after round {self.begun}"
+            case RestartRecord() if record.round < self.open - 1:
+                return f"round {self.open - 1} has ended"
         return None
 
     def _void_merged(self, record: MergedRecord) -> str | None:
@@ -253,7 +272,8 @@ class OuterState:
         if abs(record.exponent - self.middle) > WINDOW:
             return f"its exponent is {record.exponent}, and those of round {record.round} are about {self.middle}"
         first = next(iter(self.contributions.values()), None)
-        base = self._started().digest if self.open == 1 else None if first is None else first.base
+        begins = self.open == self.begun + 1
+        base = self.beginning.digest if begins else None if first is None else first.base
         if base is not None and record.base != base:
             return f"it was made from other weights than round {record.round} is of"
         return None
@@ -276,7 +296,7 @@ class OuterState:
                 self.start, self.rates_from, self.middle = record, {1: record.rates}, record.exponent
             case JoinRecord():
                 # Nobody is there before the first round has ended: who joins until then is waited for at once.
-                since = 1 if self.open == 1 else self.open + 1
+                since = self.open if self.open == self.begun + 1 else self.open + 1
                 before = self.members.get(record.member)
                 newest = (None, 0) if before is None else (before.newest, before.newest_round)
                 self.members[record.member] = Membership(record.write_id, since, 0, False, *newest)
@@ -288,8 +308,14 @@ class OuterState:
                 self.members[record.member].left = True
             case MoveRoundsRecord():
                 self.home = HomeEntry(move=record.write_id, to=record.to, seq=record.seq)
-                for member in self.members.values():
-                    member.left = True  # as if all had: who goes on joins again, at the new home
+                self._end_terms()  # who goes on joins again, at the new home
+            case RestartRecord():
+                self.restart, self.checkpoints = record, []
+                self.retired = record.round
+                self.retirements[record.round] = record.seq
+                self._drop(record.round)
+                self.contributions.clear()
+                self._end_terms()
             case RatesRecord():
                 self.rates_from[record.round] = record.rates
             case CloseRecord():
@@ -308,6 +334,11 @@ class OuterState:
             case DeleteRoundsRecord():
                 self.deleted = record.round
                 self.retirements = {round_: seq for round_, seq in self.retirements.items() if round_ > record.round}
+
+    def _end_terms(self) -> None:
+        """Let all members have left."""
+        for member in self.members.values():
+            member.left = True
 
     def _drop(self, number: int) -> None:
         """Keep no rounds up to one."""

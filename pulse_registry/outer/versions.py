@@ -99,7 +99,8 @@ class RoundVersions:
             raise Diverged(
                 f"round {round_}: version {version} has digest {found}, and the weights of member {self._member!r} "
                 f"have {digest}: they were changed by something else than these rounds, or computed wrongly. Begin "
-                "again from the newest version"
+                "again from the newest version; if somebody else has pushed that, 'pulse outer restart' first lets the "
+                "rounds begin anew there"
             )
         return True
 

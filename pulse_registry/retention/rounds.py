@@ -75,14 +75,14 @@ def needed_versions(state: OuterState, cells: int) -> Mapping[int, str]:
     """Return the versions of the run that outer rounds need, and why.
 
     These are the ones of the last two checkpoints, and of those that may be under way; until there are two, the one
-    that the rounds began with.
+    that rounds began with.
     """
     if state.start is None:
         return {}
     first, newest = state.start.version, [record.round for record in state.checkpoints[-2:]]
     needed = {first + number: f"of the checkpoint of outer round {number}" for number in newest}
     if len(newest) < 2:
-        needed[first] = "outer rounds began with it"
+        needed[first + state.begun] = "outer rounds began with it"
     for closed in state.closed:
         if closed.number > max(newest, default=0) and writer_of(state, closed, cells) is not None:
             needed.setdefault(first + closed.number, f"a checkpoint of outer round {closed.number} may be under way")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pulse_kernels import Cells
 from pulse_registry.errors import Conflict, Gone, InvalidArgument, NotFound
@@ -11,6 +12,7 @@ from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.replay import Replayed, replay
 from pulse_registry.outer.run import Run
 from pulse_registry.outer.session import OuterSession
+from pulse_registry.outer.state import OuterState
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.process.closing import Closing
 from pulse_registry.push.publisher import Publisher
@@ -20,6 +22,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.dtypes import numpy_dtype
 from pulse_registry.weights.model import Model, PublishDtype
+from pulse_schemas.outer import RestartRecord
 
 
 class OuterRun:
@@ -59,6 +62,48 @@ class OuterRun:
         runtime = self._runtime
         threads = None if runtime.stores.gateway is not None else runtime.dependencies.threads
         return OuterLog(runtime.stores.store, runtime.run, None, runtime.outer_guard(), threads, whole=whole)
+
+    def restart(self) -> RestartRecord | None:
+        """Let rounds begin anew from the newest version, whoever pushed it; None: they have, and none has ended since.
+
+        Raises:
+            NotFound: there are no outer rounds.
+            InvalidArgument: the newest version is of another layout, or is the one that the rounds first began with; or
+                that of the newest round is not there yet; or through a service, as it refuses the record.
+            Fenced, Mirrored: the run lives elsewhere.
+            CorruptObject, UnsupportedFormat, Untrusted, StoreUnavailable: a log can't be read, or written.
+        """
+        runtime = self._runtime
+        runtime.stores.write_at_home()
+        log = OuterLog(runtime.stores.store, runtime.run, runtime.signer(), runtime.outer_guard())
+
+        def wanted(state: OuterState, common: dict[str, Any]) -> RestartRecord | None:
+            newest = runtime.reader.refresh().latest
+            start = state.start
+            if start is None or newest is None:
+                raise NotFound(f"run {state.run!r} has no outer rounds")
+            round_ = newest.version - start.version
+            if newest.layout != start.layout:
+                raise InvalidArgument(
+                    f"the rounds of run {state.run!r} are of layout {start.layout}, and version {newest.version} is of "
+                    f"{newest.layout}: push a version of theirs, or begin another run"
+                )
+            if round_ < state.open - 1:
+                raise InvalidArgument(
+                    f"round {state.open - 1} of run {state.run!r} has ended, and its version, {start.version} + "
+                    f"{state.open - 1}, is not there yet: the next member that joins pushes it"
+                )
+            if not round_:
+                raise InvalidArgument(
+                    f"the rounds of run {state.run!r} began with version {newest.version}, and nobody has pushed one "
+                    "since: members can join"
+                )
+            if round_ == state.begun:
+                return None
+            return RestartRecord(**common, round=round_, digest=newest.digest)
+
+        found = log.append(wanted)
+        return found if isinstance(found, RestartRecord) else None
 
     def cells(self) -> int | None:
         """Return how many cells the newest version has; None: there is none."""

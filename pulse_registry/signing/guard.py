@@ -23,9 +23,13 @@ from pulse_schemas.outer import (
     CheckpointRecord,
     CloseRecord,
     ContributeRecord,
+    DeleteRoundsRecord,
     JoinRecord,
     LeaveRecord,
     MergedRecord,
+    RatesRecord,
+    RestartRecord,
+    RetireRoundsRecord,
     StartRecord,
 )
 
@@ -249,7 +253,9 @@ def _kind(record: AnyRecord) -> str:
             StartRecord() | CloseRecord() | CheckpointRecord() | MergedRecord()
         ):  # others see for themselves whether they are right
             return ANY_MEMBER
-    return OUTER if record.format == "pulse-outer/1" else record.kind
+        case RatesRecord() | RetireRoundsRecord() | DeleteRoundsRecord() | RestartRecord():
+            return OUTER
+    return record.kind
 
 
 def _named(kind: str) -> str:

@@ -201,6 +201,18 @@ class MoveRoundsRecord(_Fields):
     format: Literal["pulse-outer/2"] = "pulse-outer/2"
 
 
+class RestartRecord(_Fields):
+    """Rounds begin anew, after ``round``: from the weights of version ``start.version + round``, which have ``digest``.
+
+    Somebody else pushed it, and maybe those before it. The momentum is 0; all terms end; what led there is retired.
+    """
+
+    kind: Literal["restart"] = "restart"
+    round: Round
+    digest: Digest
+    format: Literal["pulse-outer/3"] = "pulse-outer/3"
+
+
 OuterRecord = (
     StartRecord
     | JoinRecord
@@ -213,6 +225,7 @@ OuterRecord = (
     | RetireRoundsRecord
     | DeleteRoundsRecord
     | MoveRoundsRecord
+    | RestartRecord
 )
 OUTER_KINDS: Mapping[str, type[OuterRecord]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(OuterRecord)

@@ -15,6 +15,7 @@ from pulse_schemas.outer import (
     Member,
     MergedRecord,
     Rates,
+    RestartRecord,
     Round,
     StartRecord,
 )
@@ -60,11 +61,13 @@ class RetiredRounds(Schema):
     seq: Count
 
 
-OuterSnapshotFormat = Literal["pulse-outer-snapshot/1", "pulse-outer-snapshot/2"]
+OuterSnapshotFormat = Literal["pulse-outer-snapshot/1", "pulse-outer-snapshot/2", "pulse-outer-snapshot/3"]
 
 
-def outer_snapshot_format(home: HomeEntry | None) -> OuterSnapshotFormat:
-    """Return the one format of an outer snapshot: the second if the run has moved since the rounds began."""
+def outer_snapshot_format(home: HomeEntry | None, restart: RestartRecord | None) -> OuterSnapshotFormat:
+    """Return the one format of an outer snapshot: the third if rounds began anew, the second if they have moved."""
+    if restart is not None:
+        return "pulse-outer-snapshot/3"
     return "pulse-outer-snapshot/1" if home is None else "pulse-outer-snapshot/2"
 
 
@@ -90,19 +93,23 @@ class OuterSnapshot(Schema):
     retirements: Many[RetiredRounds]
     deleted: Count
     home: HomeEntry | None = None
-    format: OuterSnapshotFormat = Field(default_factory=lambda data: outer_snapshot_format(data.get("home")))
+    restart: RestartRecord | None = None
+    format: OuterSnapshotFormat = Field(
+        default_factory=lambda data: outer_snapshot_format(data.get("home"), data.get("restart"))
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        right = outer_snapshot_format(self.home)
+        right = outer_snapshot_format(self.home, self.restart)
         if self.format != right:
             raise ValueError(f"a snapshot of these rounds is of format {right!r}")
         return self
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Rounds that have not moved are written as they were before a run could.
+        # Rounds that have not moved, nor begun anew, are written as they were before they could.
         fields: dict[str, Any] = serialize(self)
-        if self.home is None:
-            fields.pop("home", None)
+        for name in ("home", "restart"):
+            if getattr(self, name) is None:
+                fields.pop(name, None)
         return fields

@@ -40,6 +40,8 @@ from pulse_registry.log.segmented import snapshot_of
 from pulse_registry.log.segments import Ids, Segment, cut, encoded, lines_of, live_ids, table_of
 from pulse_registry.log.tables import Tables
 from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.snapshot import snapshot_of as outer_snapshot_of
+from pulse_registry.outer.state import OuterState
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.signing import SigningKey
 from pulse_registry.weights.arrays import Weights
@@ -61,7 +63,7 @@ from pulse_schemas import (
     PatchRef,
     Tensor,
 )
-from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord
+from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord, RestartRecord
 from tests.support import outer_objects
 from tests.support.outer_objects import every_outer_kind
 from tests.support.patches import encode_patch
@@ -230,6 +232,28 @@ def moves() -> Document:
             "fields": {"format": outer_move.format, **outer_move.model_dump(mode="json")},
             "bytes": outer_move.seal().hex(),
         },
+    }
+
+
+def restarts() -> Document:
+    """Outer rounds that begin anew after somebody else's push: the record, and the snapshot that it leads to."""
+    records = every_outer_kind()
+    made = RestartRecord(
+        run=records[-1].run, seq=len(records), write_id="e" * 32, previous=blake3(records[-1].seal()).hexdigest(),
+        created_at=records[-1].created_at, round=6, digest="9" * 32,
+    )  # fmt: skip
+    state = OuterState(made.run)
+    for record in (*records, made):
+        state.advance(record, blake3(record.seal()).hexdigest())
+    snapshot = outer_snapshot_of(state)
+    if snapshot is None:
+        raise RuntimeError("the rounds have not begun")
+    return {
+        name: {
+            "fields": {"format": one.format, **one.model_dump(mode="json")},
+            "bytes": one.seal().hex(),
+        }
+        for name, one in (("record", made), ("snapshot", snapshot))
     }
 
 
@@ -710,6 +734,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "patch-parts": patch_parts,
     "patches": patches,
     "records": records,
+    "restarts": restarts,
     "segments": segments,
     "signatures": signatures,
     "tables": tables,

@@ -27,6 +27,7 @@ from pulse_registry.log.fold import advance
 from pulse_registry.log.segmented import snapshot_of, state_of
 from pulse_registry.log.segments import fetch
 from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.snapshot import state_of as outer_state_of
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
@@ -47,6 +48,7 @@ from pulse_schemas import (
     unseal_record,
 )
 from pulse_schemas.outer import OUTER_KINDS, CheckpointRecord, unseal_outer_record
+from pulse_schemas.outer_snapshot import OuterSnapshot
 from tests.support.meeting import resolve
 from tests.support.records import DictStore
 from tests.vectors import make, spec_reader
@@ -370,7 +372,7 @@ def test_outer_records_are_sealed_and_chained_and_of_every_kind():
         assert fields["previous"] == previous
         previous = case["blake3"]
         kinds.add(fields["kind"])
-    assert kinds == set(OUTER_KINDS) - {"move"}
+    assert kinds == set(OUTER_KINDS) - {"move", "restart"}
 
 
 def test_a_move_is_told_by_a_record_of_each_log_and_proved_by_its_write_id():
@@ -384,6 +386,18 @@ def test_a_move_is_told_by_a_record_of_each_log_and_proved_by_its_write_id():
     record = unseal_outer_record(outer)
     assert json.loads(outer)["body"] == case["outer"]["fields"] == record.model_dump(mode="json")
     assert (record.kind, record.write_id, record.seal()) == ("move", moved.write_id, outer)
+
+
+def test_a_restart_is_sealed_and_leads_to_a_snapshot_that_has_it():
+    case = stored("restarts")
+    record, snapshot = (bytes.fromhex(case[name]["bytes"]) for name in ("record", "snapshot"))
+    made, told = unseal_outer_record(record), OuterSnapshot.unseal(snapshot)
+    for data, name, one in ((record, "record", made), (snapshot, "snapshot", told)):
+        assert json.loads(data)["body"] == case[name]["fields"] == one.model_dump(mode="json")
+        assert one.seal() == data
+    assert (told.restart, told.seq, told.last) == (made, made.seq, blake3(record).hexdigest())
+    state = outer_state_of(told)
+    assert (state.open, state.begun, state.retired, state.closed) == (7, 6, 6, [])
 
 
 @pytest.mark.parametrize("case", stored("outer")["contributions"], ids=lambda case: case["about"])

@@ -15,7 +15,13 @@ from pulse_registry.outer.report import outer_body
 from pulse_registry.outer.state import OuterState
 from pulse_schemas import SchemaError
 from pulse_schemas.api import Appended, LogPage, MemberBody, OuterBody, RoundBody, RoundPart, SnapshotList
-from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord, RetireRoundsRecord, unseal_outer_record
+from pulse_schemas.outer import (
+    DeleteRoundsRecord,
+    MoveRoundsRecord,
+    RestartRecord,
+    RetireRoundsRecord,
+    unseal_outer_record,
+)
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.log import SEALED_ANSWER, Limit, Since, WaitForRecord, document, page_of, snapshots_of
@@ -26,6 +32,9 @@ from pulse_server.transport.answers import Rendered
 
 router = operations("outer rounds")
 Rounds = Annotated[int, between(0, 500), DECIMAL, whole("how many rounds at most, the newest ones", 20)]
+_TAKES_AWAY = (RetireRoundsRecord, DeleteRoundsRecord, MoveRoundsRecord, RestartRecord)
+_MARKS = tuple(f'"{kind.model_fields["kind"].default}"'.encode() for kind in _TAKES_AWAY)
+"""Without one of them, bytes are no record that only an admin may append."""
 _NO_ROUNDS = "The run has no outer rounds."
 _PART = RoundPart(member="eu-1", steps=8, entries=4_100_000, nbytes=3_500_000, created_at=examples.WHEN)
 _OUTER = OuterBody(
@@ -104,7 +113,7 @@ async def read_outer_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wai
     description=(
         "The member makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
         "of outer rounds, that the record would count, and that its contribution is there and says the same of itself. "
-        "`retire`, `delete` and `move` records need an admin's token."
+        "`retire`, `delete`, `move` and `restart` records need an admin's token."
     ),
     response_model=Appended,
     responses={
@@ -212,9 +221,9 @@ async def store_outer_object(request: Request, run: PublishRun, path: OuterObjec
 
 async def _check_kind(run: RunRequest, sealed: bytes) -> None:
     """Check that whoever appends a record that takes something away is an admin; what is no record is not looked at."""
-    if run.who.may("admin", run.name) or not any(mark in sealed for mark in (b'"retire"', b'"delete"', b'"move"')):
+    if run.who.may("admin", run.name) or not any(mark in sealed for mark in _MARKS):
         return
     with suppress(SchemaError):
         record = await run.service.call(unseal_outer_record, sealed)
-        if isinstance(record, RetireRoundsRecord | DeleteRoundsRecord | MoveRoundsRecord):
+        if isinstance(record, _TAKES_AWAY):
             raise AccessDenied(f"run {run.name!r}: an outer {record.kind} record needs a token of scope 'admin'")

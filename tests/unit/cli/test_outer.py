@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import pulse_registry
+from pulse_registry.errors import Diverged
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_schemas.outer import CheckpointRecord, CloseRecord, JoinRecord, MergedRecord
 from tests.support.command_line import Pulse
-from tests.support.outer_rounds import make_rounds
+from tests.support.outer_rounds import make_rounds, outer_model
 
 ROUNDS = 3
 
@@ -102,6 +105,43 @@ def test_the_first_round_that_differs_is_named(pulse: Pulse, at: tuple[object, .
     shown = pulse("outer", "verify", *at)
     assert shown.code == 5
     assert shown.out.startswith("round 1 comes to digest ")
+
+
+def test_rounds_begin_anew_after_somebody_elses_push(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    refused = pulse("outer", "restart", *at, "--json")  # no matter who pushed: rounds can begin anew where they are
+    assert (refused.code, refused.json) == (0, {"restarted": True, "round": ROUNDS})
+    with pulse_registry.open(root, run="math") as outsider:
+        for number in (8, 9):
+            outsider.push(number, {name: cells * number for name, cells in outer_model().items()})
+        others = outsider.load("latest", framework="numpy")
+    with pytest.raises(Diverged, match="'pulse outer restart' first lets the rounds begin anew"):
+        make_rounds(str(root), "math", 2)
+    found = pulse("outer", "restart", *at, "--json")
+    assert (found.code, found.json) == (0, {"restarted": True, "round": ROUNDS + 2})
+    assert "its rounds began anew from the newest version before" in pulse("outer", "restart", *at).out
+    begun = make_rounds(str(root), "math", 0)
+    assert all(
+        np.array_equal(np.asarray(others[name]).view(np.uint16), begun[name].view(np.uint32) >> 16) for name in begun
+    )
+    make_rounds(str(root), "math", 2)
+    found = pulse("outer", "verify", *at, "--json")
+    assert [(one["round"], one["version"]) for one in found.json["rounds"]] == [(6, 6), (7, 7)]
+    assert found.json["verified"]
+    records = pulse("outer", "log", *at, "--records", "--json").json
+    assert [one["round"] for one in records if one["kind"] == "restart"] == [3, 5]
+
+
+def test_rounds_do_not_begin_anew_from_another_layout_nor_where_there_are_none(
+    pulse: Pulse, at: tuple[object, ...], root: Path
+) -> None:
+    with pulse_registry.open(root, run="math") as outsider:
+        outsider.push(8, {"other": np.zeros(4, np.float32)})
+    found = pulse("outer", "restart", *at, "--json")
+    assert (found.code, found.json["error"]) == (2, "InvalidArgument")
+    assert "push a version of theirs" in found.json["message"]
+    with pulse_registry.open(root, run="plain") as plain:
+        plain.push(0, outer_model())
+    assert pulse("outer", "restart", "--root", root, "--run", "plain", "--json").json["error"] == "NotFound"
 
 
 def test_a_contribution_that_is_gone_or_damaged_is_named(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:

@@ -20,13 +20,14 @@ from pulse_schemas.outer import (
     OuterRecord,
     Rates,
     RatesRecord,
+    RestartRecord,
     RetireRoundsRecord,
     StartRecord,
     unseal_outer_record,
 )
 
 RATES = Rates(inner_steps=8, rate=0.7, momentum=0.9)
-BASE = "0" * 32
+BASE, ANEW = "0" * 32, "a" * 32
 
 
 class Log:
@@ -101,6 +102,10 @@ class Log:
     def send(self, member: str) -> str | None:
         """Let a member contribute levels to the open round."""
         return self.contribute(member, entries=3, object=self._object("contribution"))
+
+    def restart(self, number: int) -> str | None:
+        """Let rounds begin anew after one."""
+        return self.append(RestartRecord, round=number, digest=ANEW)
 
     def retire(self, number: int) -> str | None:
         """Retire what leads to a round."""

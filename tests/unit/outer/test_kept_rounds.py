@@ -104,7 +104,9 @@ def test_the_newest_contribution_of_a_member_is_known_whatever_was_dropped_and_w
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["join", "contribute", "contribute", "close", "checkpoint", "merged", "retire", "delete"]),
+        st.sampled_from(
+            ["join", "contribute", "contribute", "close", "checkpoint", "merged", "retire", "delete", "restart"]
+        ),
         st.sampled_from("abc"),
         st.integers(-1, 4),
     ),
@@ -134,6 +136,8 @@ def test_a_state_from_a_snapshot_goes_on_as_the_log_does(actions: list[tuple[str
                 log.retire(wanted)
             case "delete":
                 log.delete(wanted)
+            case "restart":
+                log.restart(wanted)
         again = Log()
         again.state = resumed
         for sealed in log.records[before:]:

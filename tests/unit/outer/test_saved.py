@@ -80,7 +80,7 @@ def test_after_a_later_contribution_it_is_dropped(caplog: pytest.LogCaptureFixtu
     later.load_state_dict(saved)
     later.join()
     assert not residual(later).any()
-    assert "member 'a' has contributed after its state was saved, at round 1" in caplog.text
+    assert "saved at round 1, and since then it has contributed: a part of it was sent" in caplog.text
 
 
 def test_a_contribution_that_came_too_late_does_not_count_as_a_later_one() -> None:

@@ -29,6 +29,7 @@ from pulse_schemas.outer import (
     MoveRoundsRecord,
     OuterRecord,
     Rates,
+    RestartRecord,
     RetireRoundsRecord,
     StartRecord,
 )
@@ -315,6 +316,9 @@ def test_tokens_scope_runs_and_what_may_be_taken_away(store: DictStore, members:
         retire = members.make(RetireRoundsRecord, round=1)
         assert append(client, retire, **given["publish", RUN]).status_code == 403
         assert append(client, retire, **given["admin", "*"]).status_code == 400  # there is no checkpoint
+        restart = members.make(RestartRecord, round=1, digest=DIGEST)
+        assert append(client, restart, **given["publish", RUN]).status_code == 403
+        assert append(client, restart, **given["admin", "*"]).status_code == 201
         move = members.make(MoveRoundsRecord, to="s3://bucket/eu")
         assert append(client, move, **given["publish", RUN]).status_code == 403
         assert append(client, move, **given["admin", "*"]).status_code == 201
