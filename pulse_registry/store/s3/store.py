@@ -29,6 +29,7 @@ from pulse_registry.store.s3.client import STREAM, make_client
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.s3.listing import Listing
 from pulse_registry.store.s3.location import S3Location
+from pulse_registry.store.s3.misses import Misses
 from pulse_registry.store.s3.presign import S3Signer
 from pulse_registry.store.s3.upload import LEAST_PART_BYTES, Upload
 from pulse_registry.store.streaming_body import Growing
@@ -95,6 +96,7 @@ class S3Store(Store):
             low_speed=low_speed or LowSpeedLimit(),
             retries=part_retries or RetryPolicy(),
         )
+        self._misses = Misses(self._client, place.bucket, place.url)
         self._wants_even_parts = False
         self._signer = S3Signer(self._client, place.bucket, place.url)
 
@@ -195,7 +197,7 @@ class S3Store(Store):
     def _open(self, key: str, byte_range: ByteRange | None, max_bytes: int) -> tuple[Any, Any, int]:
         """Ask for an object, or a range; return body and stream, unread, and its size, which is what was asked for."""
         if byte_range is None:
-            answer = self._client.get_object(Bucket=self._place.bucket, Key=key)
+            answer = self._misses.get(key)
             try:
                 size = int(answer.get("ContentLength", -1))
                 if size < 0:

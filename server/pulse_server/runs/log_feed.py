@@ -29,6 +29,12 @@ LOOK_TIMEOUT_S: Final = 10.0
 _YOUNG_S: Final = 1.0
 _SLOWEST_POLL_S: Final = 2.0
 _LONGEST_REST_S: Final = 20.0
+_OF_QUIET: Final = 1 / 32
+"""Of the time since the last news: how late the next ones may be known."""
+_SLOWER: Final = 3.0
+_SELDOM_S: Final = 0.6
+"""So much longer, and so long at most, is the pause of a run that somebody waits for when nothing comes: what is known
+of it stays younger than `_YOUNG_S`, also where looks are late by `looks.LATE_S`."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +87,18 @@ class Admits(Protocol[R_co]):
 class Pace:
     """How a feed follows its log: a look ``poll_s`` after the last one, until nobody has asked for ``idle_s``.
 
-    While nobody waits and nobody asks, each pause is twice as long as the one before: the feed rests.
+    The longer no news has come, the longer is the pause, within bounds: of a run with a version a minute they may be
+    known a bit later than of one with a version a second. While nobody waits and nobody asks, each pause is twice as
+    long as the one before: the feed rests.
     """
 
     poll_s: float
     idle_s: float
+
+    def pause_s(self, quiet_s: float) -> float:
+        """Return how long to wait with the next look where the last news came so many seconds ago."""
+        longest_s = max(self.poll_s, min(_SLOWER * self.poll_s, _SELDOM_S))
+        return min(max(self.poll_s, quiet_s * _OF_QUIET), longest_s)
 
 
 class LogFeed(Generic[S, R]):
@@ -139,7 +152,7 @@ class LogFeed(Generic[S, R]):
         self._turns = Turns(1, 1) if turns is None else turns
         self._defect = defect
         self._looked: float | None = None
-        self._touched = clock()
+        self._touched = self._news_at = clock()
         self._asked_by: dict[str, asyncio.Task[PulseError | None]] = {}
         self._looking: asyncio.Task[PulseError | None] | None = None
         self._queued: asyncio.Task[PulseError | None] | None = None
@@ -312,7 +325,7 @@ class LogFeed(Generic[S, R]):
             state = calling(self._reader.refresh)
             if state.seq <= self.state.seq and not self._failing and (asked or self._wanted):
                 self._note(began)
-                return self._pace.poll_s
+                return self._soon_s
         except PulseError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - a task's outermost edge: the next look goes on
@@ -333,7 +346,7 @@ class LogFeed(Generic[S, R]):
             self._note(began)
         if self.opened:
             self._publish(self._reader.state)  # after an error, what was read before it; asks nothing
-        shortest_s = self._pace.poll_s
+        shortest_s = self._soon_s
         if error is not None:
             if not self._failing:
                 logger.warning("run %s: its log can't be read, and answers grow stale: %s", self.run, error)
@@ -364,7 +377,12 @@ class LogFeed(Generic[S, R]):
     def _put_off(self) -> None:
         """Look a pause after a look that somebody asked for, or an append: it has told what there was."""
         if self.followed and not (self.resting or self._failing):
-            self._looks.after(self._pause_s, self)
+            self._looks.after(self._soon_s, self)
+
+    @property
+    def _soon_s(self) -> float:
+        """How long to wait with the next look at a run that somebody waits for."""
+        return self._pace.pause_s(self._clock() - self._news_at)
 
     @property
     def _wanted(self) -> bool:
@@ -402,7 +420,7 @@ class LogFeed(Generic[S, R]):
     def _publish(self, state: S) -> None:
         if state.seq <= self.state.seq:
             return
-        self.state = state
+        self.state, self._news_at = state, self._clock()
         self.cache.clear()
         self._renew()
         self._wake()
