@@ -148,22 +148,26 @@ sweep: $(READY) ## run the long sweeps, which are in neither of these
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='*.py' '^@examples(' tests)
 	$(BIN)/python -m tests.security.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
 
-programs: ## install what the tests drive and is missing: Chromium for the page (the headless shell does it for half the work), wrk for load (Debian, Ubuntu)
+programs: ## install what the tests drive and is missing: Chromium for the page (the headless shell does it for half the work), wrk for load, promtool for the alerts (Debian, Ubuntu)
 	@missing=chromium; \
 	if apt-cache show chromium-headless-shell >/dev/null 2>&1; then missing=chromium-headless-shell; fi; \
 	for name in "$$PULSE_CHROMIUM" chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable; do \
 	  if [ -n "$$name" ] && command -v "$$name" >/dev/null; then missing=; fi; \
 	done; \
 	command -v wrk >/dev/null || missing="$$missing wrk"; \
-	if [ -z "$$missing" ]; then exit 0; fi; \
+	promtool=; command -v promtool >/dev/null || promtool=prometheus; \
+	if [ -z "$$missing$$promtool" ]; then exit 0; fi; \
 	if ! command -v apt-get >/dev/null; then \
-	  echo "Not here: $$missing; and no apt-get: install them (or name a Chromium in PULSE_CHROMIUM)." >&2; exit 1; \
+	  echo "Not here: $$missing $$promtool; and no apt-get: install them (or name a Chromium in PULSE_CHROMIUM)." >&2; exit 1; \
 	elif [ "$$(id -u)" -eq 0 ]; then as_root="env"; \
 	elif sudo -n true 2>/dev/null; then as_root="sudo -n env"; \
-	else echo "Not here: sudo apt-get install $$missing" >&2; exit 1; \
+	else echo "Not here: sudo apt-get install $$missing $$promtool" >&2; exit 1; \
 	fi; \
 	$$as_root apt-get update -qq; \
-	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+	if [ -n "$$missing" ]; then $$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || exit 1; fi; \
+	if [ -z "$$promtool" ]; then exit 0; fi; \
+	mkdir -p build/prometheus && cd build/prometheus && apt-get download -qq prometheus && \
+	dpkg-deb --fsys-tarfile prometheus_*.deb | $$as_root tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/promtool # not the server, which would be started
 
 clean: ## remove what builds, tests and tools left (not .venv, .venv-lowest, .venv-engines and .venv-trainers)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

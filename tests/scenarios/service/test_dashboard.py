@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,6 +32,11 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "pulse.json"
 TARGET = {"job", "instance", "copy"}
 """Labels that a target has: `copy` is given in prometheus.yml."""
 REFERENCE = ComputeOptions(backend="reference")
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None and not os.environ.get("PULSE_REQUIRE_PROMTOOL"),
+    reason="promtool, of Prometheus, is not here",
+)
 
 Exposed = dict[str, dict[str, set[str]]]
 """Of each metric its labels, and the values that they have."""
@@ -214,8 +220,10 @@ def test_every_alert_has_a_test_of_its_own_in_which_it_comes() -> None:
     assert coming == {rule["alert"] for rule in rules()}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool, of Prometheus, is not here")
-def test_alerts_come_when_they_must_and_not_otherwise() -> None:
-    command = ["promtool", "test", "rules", str(ROOT / "deploy" / "alerts.test.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@needs_promtool
+@pytest.mark.parametrize(
+    "command", [("check", "config", "prometheus.yml"), ("test", "rules", "alerts.test.yml")], ids=" ".join
+)
+def test_rules_are_valid_and_alerts_come_when_they_must_and_not_otherwise(command: tuple[str, ...]) -> None:
+    done = subprocess.run(["promtool", *command], cwd=ROOT / "deploy", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
