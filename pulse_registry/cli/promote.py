@@ -15,7 +15,7 @@ from pulse_registry.cli.output import print_error, print_json, print_table, size
 from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.client.connect import is_service
 from pulse_registry.errors import NotFound, PulseError
-from pulse_registry.mirror import Lanes, Mirror, Promoted, Promotion, Site, matching_runs
+from pulse_registry.mirror import Lanes, Mirror, Promoted, Promotion, Site, is_name, matching_runs
 from pulse_registry.options import Options
 from pulse_registry.quoting import say
 from pulse_registry.runtime.dependencies import Dependencies
@@ -56,18 +56,19 @@ def promote(
             opened_store(Access(destination)) as here,
         ):
             root = here if lost else there
-            found = matching_runs(root, runs)
-            if not found:
-                raise NotFound(f"no run in {root.url} is called {runs}")
-            for run in found:
+            for run in matching_runs(root, runs):
                 with _promotion(here, there, run, options, lanes) as promotion:
                     try:
                         outcomes.append(_promote(promotion, run, source, lost=lost, quiet=json_output))
                     except PulseError as error:
+                        if isinstance(error, NotFound) and not is_name(runs):
+                            continue
                         failed = failed or error
                         outcomes.append({"run": run, "error": type(error).__name__, "message": str(error)})
                         if not json_output:
                             print_error(type(error).__name__, str(error), json_output=False)
+            if not outcomes:
+                raise NotFound(f"no run in {root.url} is called {runs}")
     finally:
         lanes.close()
     if json_output:
@@ -100,7 +101,7 @@ def _promote(promotion: Promotion, run: str, source: str, *, lost: bool, quiet: 
     done = promotion.lost()
     if not quiet:
         _say(run, done)
-        since = "" if done.latest is None else f" after {done.latest.created_at}"
+        since = "" if done.moved is None else f" after version {done.moved.version}, of {done.moved.created_at},"
         say(f"run {run}: what {source} has committed{since} is given up")
     abandoned = promotion.fence(done.home)
     if not quiet:

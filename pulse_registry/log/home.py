@@ -82,7 +82,9 @@ class Residence:
 
 def moved(run: str, home: HomeEntry, url: str) -> str:
     """Return what to tell whoever would write at a root that is not the run's home."""
-    return (
-        f"run {run!r}: record {home.seq} moved it to {home.to}: nothing is written to it in {url} any more. Open it "
-        "there; readers may go on here"
-    )
+    return f"{moved_to(run, home)}: nothing is written to it in {url} any more. Open it there; readers may go on here"
+
+
+def moved_to(run: str, home: HomeEntry) -> str:
+    """Return the words for a run's last move."""
+    return f"run {run!r}: record {home.seq} moved it to {home.to}"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pulse_registry.errors import Conflict, CorruptObject, Fenced, InvalidArgument
 from pulse_registry.log.appender import Appender
 from pulse_registry.log.clock import Clock, NewId, timestamp
-from pulse_registry.log.home import Residence
+from pulse_registry.log.home import Residence, moved_to
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
 from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, Snapshotter
@@ -396,6 +396,8 @@ class LogWriter:
     def _refuse_if_fenced(self, state: RunState) -> None:
         self._residence.check(state.home)
         if self._epoch is not None and state.epoch > self._epoch:
+            if state.home is not None and state.home.seq == state.seq:  # behind a service, whose root is not asked
+                raise Fenced(f"{moved_to(self._run, state.home)}, and ended the terms of all writers. Open it there")
             raise Fenced(
                 f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch "
                 f"{self._epoch}, must stop"

@@ -4,7 +4,7 @@ A promotion makes the copy the home that takes records.
 """
 
 from pulse_registry.mirror.copier import PART_BYTES
-from pulse_registry.mirror.fleet import Fleet, Outcome, matching_runs
+from pulse_registry.mirror.fleet import Fleet, Outcome, is_name, matching_runs
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.mirror import Copied, Mirror
 from pulse_registry.mirror.promotion import Promoted, Promotion, Site
@@ -21,6 +21,7 @@ __all__ = [
     "Promotion",
     "Rate",
     "Site",
+    "is_name",
     "matching_runs",
     "parse_rate",
 ]

@@ -37,6 +37,11 @@ class Outcome:
     error: PulseError | None = None
 
 
+def is_name(runs: str) -> bool:
+    """Tell whether a pattern of names is one name: of the folders that others match, some may have no log yet."""
+    return RUN_NAME.fullmatch(fold(runs)) is not None
+
+
 def matching_runs(store: Store, runs: str) -> list[str]:
     """Return the runs of a root whose names match, in order: one that is named need not be there.
 
@@ -45,7 +50,7 @@ def matching_runs(store: Store, runs: str) -> list[str]:
         AccessDenied, StoreUnavailable: the root can't be listed.
     """
     wanted = fold(runs)
-    if RUN_NAME.fullmatch(wanted):
+    if is_name(runs):
         return [run_name(wanted)]
     if store.gateway() is not None:
         raise InvalidArgument(f"--runs {runs}: a service lists no runs: name one")
@@ -99,6 +104,7 @@ class Fleet:
         """
         self._look_for_runs()
         yield from self._each(Mirror.catch_up, [*self._mirrors.values()])
+        self._refuse_none()
 
     def follow(self, stop: threading.Event, poll_s: float) -> Iterator[Outcome]:
         """Go on as records come, until ``stop`` is set; yield each look that found some, or failed for good.
@@ -108,11 +114,16 @@ class Fleet:
 
         Raises:
             NotFound: no run matches.
+            AccessDenied, StoreUnavailable: the source can't be listed, not even once.
             PulseError: there is no run left that can be copied: the first error.
         """
         first: PulseError | None = None
+        self._look_for_runs()
         while not stop.is_set():
-            self._look_for_runs()
+            try:
+                self._look_for_runs()
+            except StoreUnavailable as error:
+                _logger.warning("%s; it is tried again", error)
             left = [mirror for run, mirror in self._mirrors.items() if run not in self._ended]
             for outcome in self._each(self._step, left):
                 if isinstance(outcome.error, StoreUnavailable):
@@ -156,7 +167,11 @@ class Fleet:
                 return Outcome(mirror.run, None, error)
 
         with parallel_map(_AT_ONCE, "pulse-mirror-run") as map_:
-            yield from map_(outcome, mirrors)
+            for found in map_(outcome, mirrors):
+                if isinstance(found.error, NotFound) and not is_name(self._runs):
+                    self._mirrors.pop(found.run).close()  # its first push may be under way: it is found again
+                else:
+                    yield found
 
     def _look_for_runs(self) -> None:
         """Make a mirror of each run that there is and whose name matches, if it is time to look."""
@@ -175,5 +190,8 @@ class Fleet:
                     lanes=self._lanes,
                     retrying=self._retrying,
                 )
+        self._refuse_none()
+
+    def _refuse_none(self) -> None:
         if not self._mirrors:
             raise NotFound(f"no run in {self._source.url} is called {self._runs}")

@@ -50,11 +50,13 @@ class Promoted:
     Attributes:
         home: where the run lives now, as its log says.
         latest: its newest version there; None: it has none.
+        moved: the newest version that it had there when it moved; None: none.
         copied: by this call.
     """
 
     home: HomeEntry
     latest: VersionEntry | None
+    moved: VersionEntry | None
     copied: Copied
 
 
@@ -104,7 +106,7 @@ class Promotion:
             copied = copied.and_then(self._copy())
             prove(destination.store, destination.run, home.move)
         drop_mark(destination.store)
-        return Promoted(home, destination.reader.refresh().latest, copied)
+        return self._promoted(home, copied)
 
     def lost(self) -> Promoted:
         """Let the run go on at the copy, from what that has. The lost home is not asked: `fence` it once it is back.
@@ -120,7 +122,7 @@ class Promotion:
         if proved_move(destination.store, destination.run) != home.move:
             prove(destination.store, destination.run, home.move)
         drop_mark(destination.store)
-        return Promoted(home, destination.reader.refresh().latest, Copied())
+        return self._promoted(home, Copied())
 
     def fence(self, home: HomeEntry) -> tuple[VersionEntry, ...]:
         """End the logs of the lost home, which is back; return the versions that it has beyond the copy, oldest first.
@@ -155,6 +157,12 @@ class Promotion:
     def _begun(self, state: RunState) -> HomeEntry | None:
         """Return the move that an earlier call made; None where none did."""
         return state.home if state.home is not None and state.home.to == self._destination.url else None
+
+    def _promoted(self, home: HomeEntry, copied: Copied) -> Promoted:
+        state = self._destination.reader.refresh()
+        backwards = map(state.find, reversed(range(len(state.versions))))
+        before = (entry for entry in backwards if entry is not None and entry.seq < home.seq)
+        return Promoted(home, state.latest, next(before, None), copied)
 
     def _copy(self) -> Copied:
         with self._mirror() as mirror:

@@ -22,6 +22,7 @@ class Ends:
         self._lock = threading.Lock()
         self._logs: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._moves: dict[str, int] = {}
+        self._led: dict[str, tuple[int, int | None]] = {}
 
     def shown(self, log: str, root: int, seq: int) -> None:
         """Note that a root has a record."""
@@ -30,7 +31,9 @@ class Ends:
             ends[root] = max(ends.get(root, -1), seq)
             self._logs.move_to_end(log)
             if len(self._logs) > _MOST_LOGS:
-                self._moves.pop(self._logs.popitem(last=False)[0], None)
+                forgotten = self._logs.popitem(last=False)[0]
+                self._moves.pop(forgotten, None)
+                self._led.pop(forgotten, None)
 
     def of(self, log: str, root: int) -> int:
         """Return the newest record that a root has shown; -1: none."""
@@ -38,9 +41,20 @@ class Ends:
             return self._logs.get(log, {}).get(root, -1)
 
     def moved(self, log: str, seq: int) -> None:
-        """Note that a record moved the run: a root that has it can't say whether there are others after it."""
+        """Note that a record moved the run: but for its new home, no root can say whether there are others after it."""
         with self._lock:
             self._moves[log] = max(self._moves.get(log, -1), seq)
+
+    def leads(self, log: str, seq: int, root: int) -> None:
+        """Note that the move of record ``seq`` is proved to have led to a root: the log goes on there, or nowhere."""
+        with self._lock:
+            self._led[log] = seq, root
+
+    def goes_on_at(self, log: str) -> int | None:
+        """Return the root that the newest record that any root has shown is proved to have moved the run to."""
+        with self._lock:
+            seq, root = self._led.get(log, (-1, None))
+            return root if seq == max(self._logs.get(log, {}).values(), default=-1) else None
 
     def may_go_on_elsewhere(self, log: str) -> bool:
         """Return whether the newest record that any root has shown moved the run."""

@@ -13,8 +13,18 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-from pulse_registry.errors import AccessDenied, Conflict, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.errors import (
+    AccessDenied,
+    Conflict,
+    CorruptObject,
+    InvalidArgument,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
 from pulse_registry.format import keys
+from pulse_registry.log.documents import read_document
+from pulse_registry.log.home import proved_move
 from pulse_registry.roots.ends import Ends
 from pulse_registry.roots.home import find_home
 from pulse_registry.roots.presigner import NearestPresigner
@@ -23,6 +33,7 @@ from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Pres
 from pulse_registry.store.elsewhere import all_roots_asked, damaged_copies
 from pulse_registry.store.roots import Roots
 from pulse_registry.store.wrappers.retry import retrying_at_most
+from pulse_registry.store.wrappers.run import RunStore
 from pulse_registry.store.wrappers.wrapper import Listing
 from pulse_schemas import BASES
 
@@ -40,8 +51,8 @@ class NearestStore(Store):
 
     Whose word counts:
 
-    - A record is looked for at one root after the other. That there is none, a root knows that has the one before it,
-      unless that one moved the run: then all are asked.
+    - A record is looked for at one root after the other. That there is none, a root knows that has the one before it.
+      If that one moved the run, the root knows that can prove to be its home; else all are asked.
     - What a record names (objects, layouts) is gone only if no root has it. What was read of one and is damaged is read
       of the next (``read_elsewhere``).
     - Of all else (hints, snapshots, listings) the first root that answers decides. Leases and workers' reports are
@@ -207,8 +218,10 @@ class NearestStore(Store):
         What lies further on than the next record is read ahead of those before it, and left where they end.
         """
         newest = self._ends.newest(log)
-        if seq == 0 or seq <= newest or all_roots_asked() or self._ends.may_go_on_elsewhere(log):
+        if seq == 0 or seq <= newest or all_roots_asked():
             return False
+        if self._ends.may_go_on_elsewhere(log):
+            return self._led_to(log, newest, number)
         if seq > newest + 1 or self._ends.of(log, number) == newest:
             return True
         last = f"{log}/{keys.record_key(newest).removeprefix(keys.LOG)}"
@@ -218,6 +231,26 @@ class NearestStore(Store):
             return False
         self._ends.shown(log, number, newest)
         return True
+
+    def _led_to(self, log: str, seq: int, number: int) -> bool:
+        """Tell whether a move, the newest record, led to a root, as that proves: the log goes on there or nowhere."""
+        if self._ends.goes_on_at(log) == number:
+            return True
+        run, _, folder = log.partition("/")
+        record = f"{folder}/{keys.record_key(seq).removeprefix(keys.LOG)}"
+
+        def told(store: Store) -> bool:
+            scoped = RunStore(store, run)
+            move = proved_move(scoped, run)
+            return move is not None and move.encode() in read_document(scoped, record)
+
+        try:
+            led = self._roots[number].ask(told)
+        except (NotFound, CorruptObject, UnsupportedFormat, *FAILURES):
+            return False
+        if led:
+            self._ends.leads(log, seq, number)
+        return led
 
     def _listed(self, prefix: str, after: str | None, listing: Callable[[Store], Listing]) -> Iterator[str]:
         def begin(store: Store) -> tuple[str | None, Iterator[str]]:

@@ -10,7 +10,7 @@ import pytest
 import pulse_registry
 from pulse_registry.cli.app import main
 from pulse_registry.client.connect import connect
-from pulse_registry.errors import InvalidArgument, Mirrored
+from pulse_registry.errors import Fenced, InvalidArgument, Mirrored
 from pulse_registry.mirror import Mirror
 from pulse_registry.store import Store, open_store
 from tests.support.outer_rounds import make_rounds
@@ -61,6 +61,19 @@ def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
         assert main(["mirror", service.url, str(far)]) == 2, "it lists no runs"
         with pytest.raises(InvalidArgument, match="is a service, and a copy goes to the bucket itself"):
             Mirror(open_store(str(near)), store, RUN)
+
+
+def test_a_trainer_behind_a_service_is_told_where_its_run_has_moved(tmp_path: Path) -> None:
+    near, far, model = tmp_path / "near", tmp_path / "far", small_model()
+    with (
+        serving(str(near), tmp_path) as service,
+        pulse_registry.open(service.url, run=RUN, token=service.token) as trainer,
+    ):
+        trainer.push(0, model)
+        assert main(["mirror", str(near), str(far)]) == 0
+        assert main(["promote", str(far), "--from", str(near), "--runs", RUN]) == 0
+        with pytest.raises(Fenced, match=f"record 2 moved it to {far.as_uri()}"):
+            trainer.push(1, model)
 
 
 def test_a_service_over_a_copy_serves_readers_and_takes_no_push(tmp_path: Path) -> None:

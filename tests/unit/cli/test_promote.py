@@ -56,6 +56,11 @@ def test_one_run_that_can_not_move_keeps_no_other_from_it(roots: tuple[Path, Pat
     assert told == {"chat": "Conflict", "math-1": None, "math-2": None}
     assert pulse("tag", "--root", us, "--run", "chat", "best", "--version", 0).code == 0
     assert pulse("promote", eu, "--from", us, "--runs", "none-*").code == 3
+    (us / "unborn" / "layouts").mkdir(parents=True)
+    (us / "unborn" / "layouts" / "1.json").write_text("its first push is under way")
+    answer = pulse("promote", eu, "--from", us, "--runs", "[mu]*", "--json")
+    assert (answer.code, [one["run"] for one in answer.json["runs"]]) == (0, ["math-1", "math-2"])
+    assert pulse("promote", eu, "--from", us, "--runs", "unborn*").code == 3
     assert pulse("promote", eu, "--from", us).code == 2
 
 
@@ -68,9 +73,13 @@ def test_a_lost_home_is_left_and_fenced_by_the_same_command_once_it_is_back(
     answer = pulse("promote", eu, "--from", us, "--runs", "math-1", "--lost")
     assert answer.code != 0
     assert "newest version 1" in answer.out
-    assert "is given up" in answer.out
+    assert "committed after version 1, of 20" in answer.out
     assert pulse("tag", "--root", eu, "--run", "math-1", "best", "--version", 0).code == 0
+    push(eu, "math-1", 1)
     lost.rename(us)
+    told = pulse("promote", eu, "--from", us, "--runs", "math-1", "--lost").out
+    assert "committed after version 1, of 20" in told
+    assert "newest version 2" in told
     again = pulse("promote", eu, "--from", us, "--runs", "math-1", "--lost", "--json")
     assert (again.code, again.json["runs"][0]["given_up"]) == (0, [2, 3, 4])
     assert pulse("tag", "--root", us, "--run", "math-1", "best", "--version", 0).code == 4

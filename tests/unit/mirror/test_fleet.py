@@ -76,3 +76,38 @@ def test_who_asks_for_no_run_is_told():
     with fleet(source, source, "a") as one:
         [outcome] = one.copy()
         assert isinstance(outcome.error, Conflict), "onto itself"
+
+
+@pytest.mark.parametrize("name", ["b", "pulse-doctor-00"])
+def test_a_folder_without_a_log_is_no_run_until_it_has_one(name: str):
+    source, copied, stop, seconds = DictStore(), DictStore(), threading.Event(), [0.0]
+    source.objects[f"{name}/layouts/1.json"] = b"its first push is under way"
+    with fleet(source, DictStore(), "*") as one, pytest.raises(NotFound, match=r"is called \*"):
+        list(one.copy())
+    with fleet(source, DictStore(), name) as one:
+        [outcome] = one.copy()
+        assert isinstance(outcome.error, NotFound)
+    pushed(source, "a")
+    with fleet(source, copied, "*", monotonic=lambda: seconds[0]) as one:
+        found = one.follow(stop, 0.0)
+        assert next(found).run == "a"
+        pushed(source, name)
+        seconds[0] += 60.0
+        assert next(found).run == name
+    with fleet(source, DictStore(), "*") as one:
+        assert [outcome.run for outcome in one.copy()] == ["a", name]
+
+
+def test_following_goes_on_while_the_source_can_not_be_listed():
+    source, copied, stop, seconds = DictStore(), DictStore(), threading.Event(), [0.0]
+    pushed(source, "a")
+    listing = Fault("fail_before", verb="list", matches=lambda verb, key: key == "", nth=2, times=1)
+    with fleet(FaultStore(source, [listing]), copied, "*", monotonic=lambda: seconds[0]) as one:
+        found = one.follow(stop, 0.0)
+        next(found)
+        pushed(source, "a", step=1)
+        seconds[0] += 60.0
+        assert next(found).run == "a"
+        pushed(source, "b")
+        seconds[0] += 60.0
+        assert next(found).run == "b"

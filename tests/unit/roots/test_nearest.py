@@ -383,6 +383,30 @@ def test_a_home_whose_newest_record_is_the_move_that_led_there_is_written_on():
     assert record(4) not in pair.near.held.objects
 
 
+def test_a_reader_goes_on_at_the_new_home_while_the_lost_one_is_away():
+    pair = Pair()
+    grow(pair.near, 3), grow(pair.far, 3)
+    reader = pair.reader()
+    assert reader.refresh().seq == 2
+    pair.near.dead = True
+    writer(PrefixStore(pair.far, RUN), None, number=7).move("dict://far", "a" * 32, lost=True)
+    with pytest.raises(StoreUnavailable):
+        reader.refresh()  # nothing proves yet that the log goes on there
+    prove(RunStore(pair.far, RUN), RUN, "b" * 32)  # what is left of an earlier move
+    with pytest.raises(StoreUnavailable):
+        reader.refresh()
+    prove(RunStore(pair.far, RUN), RUN, "a" * 32)
+    assert reader.refresh().seq == 3
+    pair.far.asked()
+    assert reader.refresh().seq == 3
+    assert pair.far.asked() == [("get", record(4))]
+    writer(PrefixStore(pair.far, RUN), None, number=8).begin()
+    assert reader.refresh().seq == 4
+    writer(PrefixStore(pair.far, RUN), None, number=9).move("dict://near", "c" * 32)
+    with pytest.raises(StoreUnavailable):
+        reader.refresh()  # it may go on where nobody can look
+
+
 def test_two_homes_or_copies_alone_are_told():
     pair = Pair()
     grow(pair.near, 2), grow(pair.far, 3)
