@@ -23,7 +23,7 @@ from pulse_registry.errors import (
 )
 from pulse_registry.format import keys
 from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
-from pulse_registry.log.documents import read_document
+from pulse_registry.log.documents import LOG, read_document
 from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
@@ -80,6 +80,7 @@ class OuterLog:
         self._clock, self._residence = clock, Residence(store, run)
         self._threads, self._opening, self._looked = threads, True, False
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
+        self._held = 0  # bytes of records folded since what the state says was last measured
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
 
     def refresh(self) -> OuterState:
@@ -231,6 +232,7 @@ class OuterLog:
             CorruptObject, Untrusted: as ``refresh``.
         """
         guard, state = self._guard, self.state
+        self._check_room(len(sealed))
         if guard is not None:
             if record.previous != state.last and state.seq >= 0 and (before := self.read(state.seq)) is not None:
                 guard.check(*before)  # is another record there now than was folded?
@@ -260,6 +262,19 @@ class OuterLog:
                     raise missing(state.run, state.seq, later - 1, f"outer record {later} is there")
             self._looked = later is None
         return state
+
+    def _check_room(self, nbytes: int) -> None:
+        """Raise CorruptObject where the state would outgrow its readers: a log that is made up may have no end."""
+        self._held += nbytes
+        if self._held <= LOG:
+            return
+        self._held = self.state.measure() + nbytes  # much of it is behind two checkpoints, or was retired
+        if self._held > LOG:
+            raise CorruptObject(
+                f"run {self.state.run!r}: up to record {self.state.seq + 1} its outer log says {self._held:,} bytes of "
+                f"what is not forgotten, and readers take {LOG:,}: retire and delete some (pulse gc), if there are "
+                "checkpoints, or this is no log of ours"
+            )
 
     def _open(self, seen: int | None) -> None:
         """Begin at the newest snapshot that can be relied upon, if there is one."""

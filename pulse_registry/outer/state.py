@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from typing import Final
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.outer.exponents import WINDOW, middle
@@ -29,6 +31,13 @@ from pulse_schemas.outer import (
     RetireRoundsRecord,
     StartRecord,
 )
+
+_RECORD_BYTES: Final = 450
+"""Of a contribution, a checkpoint or totals in a snapshot, without the name of its object."""
+_ROW_BYTES: Final = 120
+"""Of a member, of rates, of what a round has beside its contributions."""
+_NAME_BYTES: Final = 10
+"""Of a member among those of a round."""
 
 
 @dataclass(slots=True)
@@ -142,6 +151,16 @@ class OuterState:
     def spare(self) -> int:
         """The round of the last checkpoint but one: what leads there is behind two checkpoints; or as ``begun``."""
         return self.checkpoints[-2].round if len(self.checkpoints) > 1 else self.begun
+
+    def measure(self) -> int:
+        """Return about how many bytes a snapshot of this state has."""
+        rounds = [one.contributions for one in self.closed]
+        records = [*chain(self.contributions.values(), self.checkpoints, self.merged.values())]
+        records += chain.from_iterable(one.values() for one in rounds)
+        named = sum(_RECORD_BYTES + (0 if one.object is None else len(one.object.key)) for one in records)
+        rows = len(self.members) + len(self.rates_from) + len(self.retirements) + len(rounds)
+        names = sum(map(len, self.members)) + _NAME_BYTES * sum(len(one.members) for one in self.closed)
+        return named + _ROW_BYTES * rows + names
 
     def ended(self, number: int) -> ClosedRound | None:
         """Return a round that has ended; None if it has not, or is not kept here."""

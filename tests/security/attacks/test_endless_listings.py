@@ -17,6 +17,8 @@ from pulse_registry.log import reader as reader_module
 from pulse_registry.log import snapshots as snapshots_module
 from pulse_registry.log.fold import advance
 from pulse_registry.log.store_clock import StoreClock
+from pulse_registry.outer import log as outer_log_module
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention import leases as leases_module
 from pulse_registry.retention.leases import read_leases
 from pulse_registry.retention.policy import RetentionPolicy
@@ -29,6 +31,7 @@ from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.security.attacks.peak import peak_of
 from tests.support.apps import app_over, fill
 from tests.support.records import RUN, DictStore, chain, keyframe
+from tests.unit.outer.log import Log
 
 MOST = 4 << 20
 
@@ -111,6 +114,50 @@ def test_a_log_that_is_collected_may_be_as_long_as_it_likes(monkeypatch: pytest.
     state = LogReader(store, RUN).refresh()
     assert state.seq == 2999
     assert sum(map(len, store.objects.values())) > 10 * 100_000
+
+
+class MadeRounds(DictStore):
+    """Has every outer record that is asked for, up to one; of rounds with checkpoints that are collected, or none."""
+
+    def __init__(self, *, collected: bool) -> None:
+        super().__init__()
+        self.log, self.asked = Log(), 0
+        self.log.join("a")
+        self._collected = collected
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        seq = keys.record_seq(key.removeprefix("outer/"))
+        if seq is None or seq >= 3000:
+            return super().get(key, byte_range, max_bytes=max_bytes)
+        self.asked += 1
+        while seq >= len(self.log.records):
+            state = self.log.state
+            if self._collected and state.open - max((one.round for one in state.checkpoints), default=0) > 10:
+                self.log.checkpoint(state.open - 1)
+            elif state.spare > state.retired:
+                self.log.retire(state.spare)
+            elif state.retirements:
+                self.log.delete(state.retired)
+            else:
+                self.log.send("a")
+        return self.log.records[seq]
+
+
+def test_an_outer_log_without_end_is_not_folded_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outer_log_module, "LOG", 100_000)
+    store = MadeRounds(collected=False)
+    log = OuterLog(store, "run")
+    for _ in range(2):
+        with pytest.raises(CorruptObject, match="readers take 100,000: retire and delete some"):
+            log.refresh()
+        assert store.asked < 200
+
+
+def test_an_outer_log_that_is_collected_may_be_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outer_log_module, "LOG", 100_000)
+    store = MadeRounds(collected=True)
+    assert OuterLog(store, "run").refresh().seq == 2999
+    assert sum(map(len, store.log.records)) > 10 * 100_000
 
 
 def test_of_more_living_leases_than_readers_can_be_none_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

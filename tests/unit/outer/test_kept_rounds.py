@@ -191,3 +191,19 @@ def test_snapshots_grow_rarer_where_rounds_are_not_dropped() -> None:
 
 def test_a_snapshot_of_nothing_is_none() -> None:
     assert snapshot_of(OuterState("run")) is None
+
+
+@given(rounds=st.integers(0, 40), members=st.integers(1, 5), seed=st.integers(0, 3))
+def test_what_a_state_says_is_measured_about_as_its_snapshot_says_it(rounds: int, members: int, seed: int) -> None:
+    log, names = Log(quorum=members), [f"trainer-{number}" for number in range(members)]
+    for name in names:
+        log.join(name)
+    for number in range(rounds):
+        for name in names:
+            log.send(name)
+        if seed and number % (5 * seed) == 4:
+            log.checkpoint(number + 1)
+    snapshot = snapshot_of(log.state)
+    assert snapshot is not None
+    said = len(snapshot.canonical())
+    assert 0.6 * (said - 1500) < log.state.measure() < 1.4 * said
