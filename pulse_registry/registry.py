@@ -177,6 +177,7 @@ class Registry:
         gain: float | None = 14.0,
         quorum: int = 1,
         grace: float = 60.0,
+        silence: float | None = None,
         patience: int = 3,
         weighting: Weighting = "equal",
         values: Values = "levels",
@@ -193,6 +194,8 @@ class Registry:
                 optimizer moves a cell in the end, and the default twice that; None passes all cells (DiLoCo).
             quorum: contributions that a round needs.
             grace: seconds from the quorum on after which a round is closed without the late.
+            silence: seconds without a new record of any member after which this one gives up a round that lacks its
+                quorum, as others have died (``QuorumLost``); None: it waits for ever.
             patience: closed rounds that a member may miss before nobody waits for it.
             weighting: of contributions: ``equal``, or by the ``steps`` that each member has made.
             values: that are sent: ``levels``, small integers, or ``float32`` ones, the payload of the PULSE paper, at
@@ -205,7 +208,17 @@ class Registry:
             InvalidArgument: an option is not valid.
         """
         options = OuterOptions(
-            member, inner_steps, lr, momentum, gain, quorum, patience, weighting, grace, values=values
+            member,
+            inner_steps,
+            lr,
+            momentum,
+            gain,
+            quorum,
+            patience,
+            weighting,
+            grace,
+            values=values,
+            silence_s=silence,
         )
         peers = self._runtime.outer_peers(model)
         run = OuterRun(self._runtime) if peers is None else ShardedOuterRun(self._runtime, *peers)

@@ -100,6 +100,7 @@ class Member:
         weights: OuterWeights,
         *,
         grace_s: float,
+        silence_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         checkpointing: Checkpointing | None = None,
     ) -> None:
@@ -111,6 +112,7 @@ class Member:
             contributions: in the store.
             weights: those of the version that the rounds start from, or of whatever round ``at`` says.
             grace_s: seconds from a round's quorum on after which this member closes it without the late.
+            silence_s: seconds without a record after which a round without its quorum is given up; None: never.
             clock: monotonic, in seconds; never compared with another machine's.
             checkpointing: its share in checkpoints; None: it has none, and can't catch up with rounds behind two.
         """
@@ -118,7 +120,8 @@ class Member:
         self.digest = ""
         self.closed: ClosedRound | None = None
         self.log, self.contributions, self._weights = log, contributions, weights
-        self._grace_s, self._clock = grace_s, clock
+        self._grace_s, self._silence_s, self._clock = grace_s, silence_s, clock
+        self._heard: tuple[int, float] | None = None  # the newest record, and when it was first waited behind
         self.attempt: Attempt | None = None
         self.newest: Contributed | None = None
         self._term: str | None = None
@@ -234,12 +237,15 @@ class Member:
     def check_quorum(self) -> None:
         """See that enough members are left for the open round to end.
 
-        Who has not joined yet is waited for, and for so long as its grace, who has left and may come back.
+        Who has not joined yet is waited for, and for so long as its grace, who has left and may come back. Who has died
+        can't be told from who is slow: that is what the silence is for.
 
         Raises:
-            QuorumLost: others have left since it joined, and no others have come.
+            QuorumLost: others have left since it joined, and no others have come; or nobody has said anything for as
+                long as its silence.
         """
         state = self.log.state
+        self._check_silence(state)
         gone = {name for name, term in state.left().items() if self._had_left.get(name) != term}
         if not gone or state.can_end():
             self._short_at = None
@@ -251,13 +257,27 @@ class Member:
                 "finish again; or keep what state_dict returns, and leave"
             )
 
+    def _check_silence(self, state: OuterState) -> None:
+        if self._heard is None or self._heard[0] != state.seq:
+            self._heard = state.seq, self._clock()
+        if self._silence_s is None or state.has_quorum() or self._clock() - self._heard[1] < self._silence_s:
+            return
+        self._heard = None
+        raise QuorumLost(
+            f"{self.waits_for()}; nobody has said anything for {self._silence_s:g} seconds. Call finish again to wait "
+            "as long once more; or keep what state_dict returns, and leave"
+        )
+
     def grace_left(self) -> float:
         """Return for how many seconds this member need not look at a round that nobody adds to; infinite: for ever."""
+        state, due = self.log.state, float("inf")
+        if self._silence_s is not None and self._heard is not None and not state.has_quorum():
+            due = self._heard[1] + self._silence_s
         if self._short_at is not None:
-            return max(0.0, self._short_at + self._grace_s - self._clock())
-        if self._quorum_at is None or self._quorum_at[0] != self.log.state.open:
-            return float("inf")
-        return max(0.0, self._quorum_at[1] + self._grace_s - self._clock())
+            due = min(due, self._short_at + self._grace_s)
+        elif self._quorum_at is not None and self._quorum_at[0] == state.open:
+            due = min(due, self._quorum_at[1] + self._grace_s)
+        return max(0.0, due - self._clock())
 
     def catch_up(self, until: int | None = None) -> list[ClosedRound]:
         """Make the outer steps of all rounds that have ended, up to ``until``, and return these rounds.

@@ -38,6 +38,8 @@ class OuterOptions:
         patience: closed rounds that a member may miss before nobody waits for it.
         weighting: of contributions: ``equal``, or by the ``steps`` that each has made.
         grace_s: seconds from the quorum on after which a round is closed without the late.
+        silence_s: seconds without a new record of any member after which this one gives up a round that lacks its
+            quorum (``QuorumLost``); None: it waits for ever.
         takeover_s: seconds that each member leaves to the one before it to push a round's version.
         poll_s: between two looks at the log.
     """
@@ -54,6 +56,7 @@ class OuterOptions:
     takeover_s: float = 30.0
     poll_s: float = 0.5
     values: Values = "levels"
+    silence_s: float | None = None
 
     def check(self) -> None:
         """Check all options, before anybody hears of this member.
@@ -69,7 +72,8 @@ class OuterOptions:
                 f"member {self.member!r}: a name has up to 64 of a-z, 0-9, '.', '_' and '-', and begins with a letter "
                 "or digit"
             ) from error
-        for name, seconds in (("grace", self.grace_s), ("takeover_s", self.takeover_s), ("poll_s", self.poll_s)):
+        given = {"grace": self.grace_s, "takeover_s": self.takeover_s, "poll_s": self.poll_s}
+        for name, seconds in (given | ({} if self.silence_s is None else {"silence": self.silence_s})).items():
             if not seconds >= 0:
                 raise InvalidArgument(f"{name} is {seconds}: it is a number of seconds, 0 or more")
 

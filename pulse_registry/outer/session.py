@@ -147,6 +147,7 @@ class OuterSession:
             contributions,
             weights,
             grace_s=options.grace_s,
+            silence_s=options.silence_s,
             clock=self._clock,
             checkpointing=checkpointing,
         )
@@ -186,7 +187,8 @@ class OuterSession:
             Fenced: another process has joined under this name.
             Diverged: the run's version is not what this trainer holds.
             InvalidModel: the weights have become NaN or infinite; see ``reset``.
-            QuorumLost: others have left, and those that are there are fewer than the quorum; nothing is lost.
+            QuorumLost: others have left, and those that are there are fewer than the quorum; or nobody has said
+                anything for so long as was to be waited (``silence``). Nothing is lost.
             StoreUnavailable: nothing is lost; call ``finish``, or train on: the next call goes on with the round.
         """
         member = self.member
@@ -246,7 +248,7 @@ class OuterSession:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace.
 
         Raises:
-            QuorumLost: others have left, and those that are there are fewer than the quorum.
+            QuorumLost: as ``step``.
         """
         began, tell_s = self._clock(), _TELL_S
         while not (member := self.member).poll():

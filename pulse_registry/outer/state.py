@@ -155,9 +155,11 @@ class OuterState:
     def measure(self) -> int:
         """Return about how many bytes a snapshot of this state has."""
         rounds = [one.contributions for one in self.closed]
-        records = [*chain(self.contributions.values(), self.checkpoints, self.merged.values())]
-        records += chain.from_iterable(one.values() for one in rounds)
-        named = sum(_RECORD_BYTES + (0 if one.object is None else len(one.object.key)) for one in records)
+        sent = chain(self.contributions.values(), chain.from_iterable(one.values() for one in rounds))
+        objects = [one.object for one in sent]
+        objects += [one.object for one in self.checkpoints]
+        objects += [one.object for one in self.merged.values()]
+        named = sum(_RECORD_BYTES + (0 if one is None else len(one.key)) for one in objects)
         rows = len(self.members) + len(self.rates_from) + len(self.retirements) + len(rounds)
         names = sum(map(len, self.members)) + _NAME_BYTES * sum(len(one.members) for one in self.closed)
         return named + _ROW_BYTES * rows + names

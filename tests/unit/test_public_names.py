@@ -105,7 +105,8 @@ SIGNATURES = {
     "Registry.gc": "(self, policy: 'RetentionPolicy | None' = None, *, dry_run: 'bool' = True) -> 'GcResult'",
     "Registry.outer": "(self, model: 'Model', *, member: 'str', inner_steps: 'int' = 8, lr: 'float' = 0.7, "
     "momentum: 'float' = 0.9, gain: 'float | None' = 14.0, quorum: 'int' = 1, grace: 'float' = 60.0, "
-    "patience: 'int' = 3, weighting: 'Weighting' = 'equal', values: 'Values' = 'levels') -> 'OuterSession'",
+    "silence: 'float | None' = None, patience: 'int' = 3, weighting: 'Weighting' = 'equal', "
+    "values: 'Values' = 'levels') -> 'OuterSession'",
     "Registry.close": "(self, timeout: 'float | None' = None) -> 'None'",
     "Registry.countersign": "(self, until: 'str') -> 'list[RefusedRecord]'",
     "Registry.load": "(self, version: 'VersionName' = 'latest', *, framework: 'Framework' = 'auto') -> "

@@ -88,6 +88,41 @@ def test_who_is_left_without_a_quorum_is_told_after_its_grace_and_loses_nothing(
     same(one, new)
 
 
+def test_who_waits_for_members_that_have_died_is_told_after_the_silence_and_loses_nothing() -> None:
+    party = Party(quorum=2, silence=600.0)
+    one, other = party.joined("ab")
+    other.contribute()
+    one.round()
+    other.follow()  # and dies
+    one.train()
+    began = party.now
+    for waits in (1, 2):
+        with pytest.raises(QuorumLost, match=r"round 2 waits for b; .* nobody has said anything for 600 seconds"):
+            one.outer.finish()
+        assert waits * 600.0 <= party.now - began < waits * 610.0  # each call waits as long once more
+    again = party.trainer("b", 3)
+    again.outer.join()
+    again.train()
+    again.outer.contribute()
+    assert one.outer.finish().counts
+    again.follow()
+    same(one, again)
+
+
+def test_who_says_something_is_waited_for_however_long_the_quorum_takes() -> None:
+    party = Party(quorum=3, silence=600.0)
+    one, other, third = party.joined("abc")
+    at(party, (500.0, other.contribute), (1000.0, third.contribute))
+    assert set(one.round().members) == {"a", "b", "c"}
+    assert party.now >= 1000.0
+
+
+def test_a_round_that_has_its_quorum_is_closed_after_the_grace_however_short_the_silence() -> None:
+    party = Party(quorum=1, grace=60.0, silence=1.0)
+    one, _ = party.joined("ab")
+    assert set(one.round().members) == {"a"}
+
+
 def at(party: Party, *planned: tuple[float, Callable[[], object]]) -> None:
     """Let things happen at their times, one after the other, while somebody waits."""
     left = list(planned)
