@@ -7,14 +7,15 @@ checked and decoded alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
 from blake3 import blake3
 
-from pulse_kernels import Backend, Cells, CodecError, RankError, decode_group
+from pulse_kernels import Backend, Cells, CodecError, RankError, decode_group, move_group
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
 from pulse_registry.format.directory import Directory
 from pulse_registry.format.patch_head import committed_head
@@ -23,6 +24,7 @@ from pulse_registry.format.sparse_update import Delta
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.verified_read import verified
 from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import PatchRef
 
 FetchRange = Callable[[str, ByteRange], bytes]
@@ -125,12 +127,31 @@ class Patch:
             BaseMismatch: (``class``) the base cells are not those that it was coded against.
             StoreUnavailable: it was to be read again, and the store failed.
         """
-        entry, key, data = self.entries[group.number], self.ref.object.key, self.coded(group.number)
+        entry, data = self.entries[group.number], self.coded(group.number)
+        with self._naming(group):
+            return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
+
+    def move(self, backend: Backend, group: Group, cells: Cells) -> tuple[Digest, Digest]:
+        """Move all cells of a group, in place, by what coder ``gap`` has of it, as it is decoded; its bytes are let go.
+
+        Returns:
+            The sums of h over the changed cells, before and after.
+
+        Raises:
+            CorruptObject, StoreUnavailable: as ``decode``; some cells are moved.
+        """
+        entry, data = self.entries[group.number], self.coded(group.number)
+        with self._naming(group):
+            before, after = move_group(backend, group.cell_type, cells, entry.changed, data, group.start)
+            return Digest(*before), Digest(*after)
+
+    @contextmanager
+    def _naming(self, group: Group) -> Iterator[None]:
+        """Name the object and the group in the errors of decoding."""
+        key = self.ref.object.key
         with about(key):
             try:
-                return Delta(
-                    *decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base)
-                )
+                yield
             except RankError as error:
                 raise BaseMismatch(
                     f"{key}: group {group.number} was coded against other weights than version {self.ref.base}: {error}"

@@ -61,12 +61,12 @@ class ChainedCells:
             WrongBase: a step does not fit the cells that it finds.
         """
         if not self._base.plain:
-            steps = [replace(step, decode=self._exact(group, step.decode)) for step in steps]
+            steps = [replace(step, decode=self._exact(group, step.decode), move=None) for step in steps]
         held = self._lists.get(group.number)
         changed = sum(step.changed for step in steps) + (0 if held is None else len(held.index))
         width = group.cell_type.width
         if group.number in self._walked or 2 * changed * (_INDEX_BYTES + 2 * width) > group.cells * width:
-            walk_steps(self._backend, group, self._placed(group), steps)
+            walk_steps(self._backend, group, [self._placed(group)], steps)
         else:
             before = [] if held is None else [self._again(held)]
             self._lists[group.number] = join_steps(self._backend, group, self._base, [*before, *steps])
@@ -94,17 +94,18 @@ class ChainedCells:
         found, self._whole, self._lists = self._memory(), None, {}
         return found
 
-    def _placed(self, group: Group) -> list[Cells]:
-        """Return a group's cells in memory of their own, where they are walked."""
-        whole = self._memory()
+    def _placed(self, group: Group) -> Cells:
+        """Return a group's cells in memory of their own, as one array, where they are walked."""
+        cells = self._memory().in_piece(group)
+        if cells is None:
+            raise TypeError("cells are walked in one piece of memory")
         if group.number not in self._walked:
-            for span, cells in zip(group.spans, self._base.spans(group), strict=True):
-                whole.store(span.tensor, span.start, cells)
+            np.concatenate(self._base.spans(group), out=cells)
             held = self._lists.pop(group.number, None)
             if held is not None:
-                held.apply(self._backend, whole)
+                held.apply_to(self._backend, cells)
             self._walked.add(group.number)
-        return whole.spans(group)
+        return cells
 
     def _memory(self) -> Weights:
         with self._lock:

@@ -242,6 +242,12 @@ class NumbaBackend:
         """See ``Backend.decode_changes``."""
         return self._coding.decode_changes(coded, cell_type, limit)
 
+    def move_coded(self, coded: Coded, cells: Cells, cell_type: CellType, start: int) -> tuple[Lanes, Lanes]:
+        """See ``Backend.move_coded``."""
+        sums = np.zeros(4, np.uint64)
+        self._coding.move_coded(coded, cells, cell_type, start, (*_tables(), sums))
+        return _lanes(sums)
+
     def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
         """See ``Backend.inward``."""
         found = self.gather(steps, source)

@@ -139,9 +139,46 @@ class NumbaCoding:
 
     def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
         """See ``Backend.decode_changes``."""
+        ends, (rows, tables) = np.cumsum(coded.counts, dtype=np.int64), self._tables(coded, cell_type)
+        gaps, read = np.empty((2, int(ends[-1])), np.uint32)
+        steps = np.empty(len(gaps), _wide(cell_type))
+        fault = compiled("decode", steps.itemsize)(
+            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
+            *(_NO_ENDS if coded.parameters is None else ends, rows),
+            *(table.reshape(-1) for table in tables),
+            *(cell_type.bits, gaps, steps, read),
+        )
+        if fault == rans.OK:
+            fault = compiled("add_up", 4)(gaps, ends, limit)
+        if fault != rans.OK:
+            raise CodecError(_FAULTS[fault])
+        return gaps, steps.astype(cell_type.dtype, copy=False)
+
+    def move_coded(
+        self, coded: Coded, cells: Cells, cell_type: CellType, start: int, digest: tuple[npt.NDArray[Any], ...]
+    ) -> None:
+        """See ``Backend.move_coded``; ``digest`` is what the loop ``digest_sparse`` gets last: of h, and the sums."""
+        rows, tables = self._tables(coded, cell_type)
+        width, pair = cell_type.width, 2 * CHUNK
+        fault = compiled("move_coded", width)(
+            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes, rows),
+            *(table.reshape(-1) for table in tables),
+            *(cell_type.bits, int(coded.counts[0]), cells, *order_masks(cell_type), start, max(1, width // 2)),
+            *digest,
+            *(np.empty((2, pair), np.uint32), np.empty((2, pair), _wide(cell_type))),
+            *(np.empty(pair, np.uint32), np.empty((2, pair), cell_type.dtype)),
+        )
+        if fault != rans.OK:
+            raise CodecError(_FAULTS[fault])
+
+    def _tables(self, coded: Coded, cell_type: CellType) -> tuple[Kinds, tuple[npt.NDArray[Any], ...]]:
+        """Return the gap table of each class or context, and the tables of gaps and of values: places and slots.
+
+        Raises:
+            CodecError: a table breaks a rule.
+        """
         scratch, most = self._scratch(), most_value_symbols(cell_type)
-        counts, ends = coded.counts, np.cumsum(coded.counts, dtype=np.int64)
-        wanted = _CONTEXT_TABLES if coded.parameters is None else (counts > 0).view(np.uint8)
+        wanted = _CONTEXT_TABLES if coded.parameters is None else (coded.counts > 0).view(np.uint8)
         symbols = np.full(len(wanted), most, np.uint32)
         if coded.parameters is None:
             symbols[:CONTEXTS] = GAP_TOKENS
@@ -159,19 +196,7 @@ class NumbaCoding:
             raise CodecError("a class with changed cells has an empty table")
         else:
             rows, gap_tables, value_tables = coded.parameters, (_geometric().places, _geometric().slots), tables
-        gaps, read = np.empty((2, int(ends[-1])), np.uint32)
-        steps = np.empty(len(gaps), _wide(cell_type))
-        fault = compiled("decode", steps.itemsize)(
-            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
-            *(_NO_ENDS if coded.parameters is None else ends, rows),
-            *(table.reshape(-1) for table in (*gap_tables, *value_tables)),
-            *(cell_type.bits, gaps, steps, read),
-        )
-        if fault == rans.OK:
-            fault = compiled("add_up", 4)(gaps, ends, limit)
-        if fault != rans.OK:
-            raise CodecError(_FAULTS[fault])
-        return gaps, steps.astype(cell_type.dtype, copy=False)
+        return rows, (*gap_tables, *value_tables)
 
 
 def order_masks(cell_type: CellType) -> tuple[int, int]:

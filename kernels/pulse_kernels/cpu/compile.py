@@ -16,7 +16,19 @@ from numba import types
 
 from pulse_kernels.cpu.cached_loops import loops_exposed, loops_folder
 from pulse_kernels.cpu.compile_lock import COMPILING
-from pulse_kernels.cpu.loops import cells, classes, digest, exponents, frequencies, graph, outer, rans, simd, spans
+from pulse_kernels.cpu.loops import (
+    cells,
+    classes,
+    digest,
+    exponents,
+    frequencies,
+    graph,
+    moving,
+    outer,
+    rans,
+    simd,
+    spans,
+)
 
 _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
 _I16, _I32, _INT, _F32 = types.int16, types.int32, types.int64, types.float32
@@ -31,7 +43,7 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
     return types.Array(cell, dimensions, "C", aligned=False)
 
 
-_LOOPS = (cells, classes, digest, exponents, frequencies, graph, outer, rans, spans)
+_LOOPS = (cells, classes, digest, exponents, frequencies, graph, moving, outer, rans, spans)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
@@ -69,6 +81,7 @@ def loops_of(width: int) -> Iterator[tuple[str, int]]:
         yield name, width
     for name in ("encode", "decode"):
         yield name, 2 if width == 2 else 8
+    yield "move_coded", width
     for name in ("address", "address_to_write", "gather", "scatter"):
         yield name, 4
     for name in ("union", "locate", "add_up", "store_tables", "read_tables"):
@@ -136,7 +149,7 @@ def _loop(name: str) -> Callable[..., Any]:
     Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
     """
     loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
-    inlined = "".join(inspect.getsource(module) for module in (simd, spans))
+    inlined = "".join(inspect.getsource(module) for module in (digest, rans, simd, spans))
     loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
     return loop
 
@@ -198,6 +211,11 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
             *(_INT, _write(_U32), _write(cell), _write(_U32)),
         ),
+        "move_coded": (
+            *(_read(_U16), _read(_U16), _read(_U8), *(2 * (_read(_U32), _read(_U8))), _INT, _INT),
+            *(_write(cell), cell, cell, _INT, _INT, *tables),
+            *(_write(_U32, 2), _write(cell if width == 2 else _U64, 2), _write(_U32), _write(cell, 2)),
+        ),
         "add_up": (_write(_U32), _read(_INT), _INT),
         "link_edges": (_read(_INT), _read(_INT), _read(types.boolean), _INT, _write(_I32), _write(_I32)),
         "cheapest_path": (
@@ -236,12 +254,14 @@ def _inline(module: Any, *names: str) -> None:
 
 
 _inline(cells, "_diff")
-_inline(digest, "_mix", "_digest")
+_inline(digest, "_mix", "_digest", "digest_changes")
 _inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols", "_order")
 _inline(rans, "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
-_inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "_read_out", "_next_table")
+_inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "read_out")
+_inline(rans, "_next_table", "take_pair")
+_inline(moving, "_add_up", "_move")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")

@@ -23,7 +23,7 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import parameters_of
 from pulse_kernels.format.group_bytes import LAST_CLASS, join, split
-from pulse_kernels.protocol import Backend, Coded
+from pulse_kernels.protocol import Backend, Coded, Lanes
 
 GROUP_BYTES = 16 * 2**20
 """Cells of one group take at most this many bytes."""
@@ -89,9 +89,7 @@ def decode_group(
         CodecError: the bytes break a rule of the format.
         RankError: (``class``) they don't fit these base cells.
     """
-    if not 0 < changed <= cells <= GROUP_BYTES // cell_type.width:
-        raise CodecError(f"{changed} changed cells of {cells} is not possible in a group")
-    coded = split(coder == "class", changed, data)
+    coded = _split(coder, cell_type, cells, changed, data)
     places, steps = backend.decode_changes(coded, cell_type, cells)
     if coder == "gap":
         return places, steps
@@ -99,6 +97,26 @@ def decode_group(
         raise ValueError("the class coder needs the base cells")
     index, source, old = backend.class_select(base, coded.counts, places, cell_type, coded.first, len(coded.counts))
     return index, backend.inward(old, source, steps, cell_type)
+
+
+def move_group(
+    backend: Backend, cell_type: CellType, cells: Cells, changed: int, data: bytes | memoryview, start: int
+) -> tuple[Lanes, Lanes]:
+    """Move the cells of a group, in place, by its changes that are coded by ``gap``, as they are decoded.
+
+    Returns:
+        The sums of h over the changed cells before and after; ``start`` is the flat index of the first cell.
+
+    Raises:
+        CodecError: the bytes break a rule of the format; some cells are moved.
+    """
+    return backend.move_coded(_split("gap", cell_type, len(cells), changed, data), cells, cell_type, start)
+
+
+def _split(coder: CoderName, cell_type: CellType, cells: int, changed: int, data: bytes | memoryview) -> Coded:
+    if not 0 < changed <= cells <= GROUP_BYTES // cell_type.width:
+        raise CodecError(f"{changed} changed cells of {cells} is not possible in a group")
+    return split(coder == "class", changed, data)
 
 
 def choose_classes(found: Index) -> tuple[int, Index]:

@@ -206,6 +206,12 @@ class ReferenceBackend:
         """See ``Backend.decode_changes``."""
         return decode_changes(coded, cell_type, limit)
 
+    def move_coded(
+        self, coded: Coded, cells: Cells, cell_type: CellType, start: int
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See ``Backend.move_coded``."""
+        return self.move_spans([cells], *self.decode_changes(coded, cell_type, len(cells)), cell_type, start)
+
     def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
         """See ``Backend.inward``."""
         return outward(steps[source], old, cell_type)

@@ -21,11 +21,22 @@ from pulse_kernels import (
     decode_group,
     encode_group,
     get_backend,
+    move_group,
 )
 from pulse_kernels.format.group import choose_classes
 from pulse_kernels.format.rans import CHUNK
 from tests.support.sampling import examples
-from tests.unit.kernels.inputs import MEMORY, TYPES, all_same, deltas, random_cells, random_index
+from tests.unit.kernels.inputs import (
+    MEMORY,
+    TYPES,
+    all_same,
+    deltas,
+    frozen,
+    random_cells,
+    random_index,
+    same,
+    unaligned,
+)
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)
 by_coder = pytest.mark.parametrize("coder", ["gap", "class"])
@@ -70,6 +81,44 @@ def like_weights(cell_type: CellType, size: int) -> Cells:
     if cell_type.name == "BF16":
         return (patterns[4].view(np.uint32) >> 16).astype(np.uint16)
     return patterns[max(2, cell_type.width)].view(f"<u{max(2, cell_type.width)}").astype(cell_type.dtype)
+
+
+@by_name
+@examples(5)
+@given(data=st.data())
+def test_cells_move_while_their_changes_are_decoded_as_they_do_afterwards(
+    backend: Backend, cell_type: CellType, data: st.DataObject
+):
+    size, start = data.draw(st.integers(1, 300)), data.draw(st.sampled_from([0, 1000, 2**33 + 5]))
+    index, distance = data.draw(deltas(cell_type.width, size).filter(lambda delta: len(delta[0]) > 0))
+    cells = random_cells(cell_type.width, size, data.draw(st.integers(0, 9)))
+    coded = encode_group(REFERENCE, "gap", cell_type, size, *moved(cells, index, distance, cell_type))
+    expected = cells.copy()
+    sums = REFERENCE.move_spans([expected], index, distance, cell_type, start)
+    assert move_group(backend, cell_type, cells, len(index), coded, start) == sums
+    assert same(cells, expected)
+
+
+@pytest.mark.parametrize("cell_type", [CELL_TYPES["BF16"], CELL_TYPES["I64"]], ids=lambda t: t.name)
+@pytest.mark.parametrize("changed", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 4 * CHUNK, 7 * CHUNK + 5])
+def test_cells_of_any_number_of_chunks_move_while_they_are_decoded(fast: Backend, cell_type: CellType, changed: int):
+    size = 20_000
+    cells, index = unaligned(like_weights(cell_type, size)), random_index(size, changed)
+    distance = random_cells(cell_type.width, changed, seed=1) | 1
+    coded = encode_group(fast, "gap", cell_type, size, *moved(cells, index, distance, cell_type))
+    expected = cells.copy()
+    sums = REFERENCE.move_spans([expected], index, distance, cell_type, 77)
+    assert move_group(fast, cell_type, cells, changed, coded, 77) == sums
+    assert same(cells, expected)
+
+
+def test_cells_that_can_not_be_written_are_not_moved(fast: Backend):
+    index, old, new = np.array([1], np.uint32), *np.array([[0], [1]], np.uint16)
+    coded = encode_group(fast, "gap", CELL_TYPES["BF16"], 9, index, old, new)
+    with pytest.raises(TypeError):
+        move_group(fast, CELL_TYPES["BF16"], frozen(np.zeros(9, np.uint16)), 1, coded, 0)
+    with pytest.raises(TypeError):
+        move_group(fast, CELL_TYPES["BF16"], np.zeros(9, np.uint32), 1, coded, 0)
 
 
 @by_coder

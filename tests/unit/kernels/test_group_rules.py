@@ -24,6 +24,7 @@ from pulse_kernels import (
     decode_group,
     encode_group,
     get_backend,
+    move_group,
 )
 from pulse_kernels.format.frequencies import store_table
 from pulse_kernels.format.group_bytes import join, split
@@ -60,10 +61,19 @@ def decode(backend: Backend, coder: CoderName, data: bytes, changed: int = CHANG
 
 def decode_or_refuse(backend: Backend, coder: CoderName, data: bytes) -> bool:
     """Decode; tell whether it was refused. Anything but a result within bounds or a CodecError fails the test."""
+    moved = base()
     try:
         index, distance = decode(backend, coder, data)
     except CodecError:
+        if coder == "gap":
+            with pytest.raises(CodecError):
+                move_group(backend, BF16, moved, CHANGED, data, 0)
         return True
+    if coder == "gap":
+        expected = base()
+        sums = REFERENCE.move_spans([expected], index, distance, BF16, 0)
+        assert move_group(backend, BF16, moved, CHANGED, data, 0) == sums
+        assert moved.tolist() == expected.tolist()
     assert (index.dtype, distance.dtype) == (np.uint32, np.uint16)
     assert len(index) == len(distance) == CHANGED
     assert (np.diff(index.astype(np.int64)) > 0).all()

@@ -61,11 +61,11 @@ def digest(
         _digest(cells, start + np.int64(offset), limbs, seeds, table_0, table_1, lanes)
 
 
-def digest_sparse(
+def digest_changes(
     index: Array,
     old: Array,
     new: Array,
-    start: int,
+    start: Any,
     limbs: int,
     seeds: Array,
     table_0: Array,
@@ -97,3 +97,18 @@ def digest_sparse(
         lanes[1] += old_1
         lanes[2] += new_0
         lanes[3] += new_1
+
+
+def digest_sparse(
+    index: Array,
+    old: Array,
+    new: Array,
+    start: int,
+    limbs: int,
+    seeds: Array,
+    table_0: Array,
+    table_1: Array,
+    lanes: Array,
+) -> None:
+    """Add the sums of h over single cells to the lanes: two for the old values, then two for the new ones."""
+    digest_changes(index, old, new, start, limbs, seeds, table_0, table_1, lanes)

@@ -13,6 +13,7 @@ from numba import types
 from numba.cpython.unsafe import numbers
 from numba.extending import intrinsic
 
+from pulse_kernels.cpu.loops.simd import fetch_ahead
 from pulse_kernels.format.rans import CHUNK
 
 Array = Any
@@ -25,6 +26,7 @@ CHANGE_WORDS = 8
 STREAM_WORDS = CHANGE_WORDS * CHUNK + 2
 LONG = U32(0xFFFFFFFF)
 """In place of symbols: a change with more than 16 raw bits, which was read as a whole."""
+_NOTHING_AHEAD = np.empty(0, np.uint32)
 OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
 """What ``decode`` returns."""
 
@@ -350,7 +352,7 @@ def _too_far(m: U64, s: U64, bits: int) -> Any:
     return m + ONE - s >= ONE << U64(bits - 1)
 
 
-def _read_out(coded: Array, bits: int, gaps: Array, steps: Array) -> Any:
+def read_out(coded: Array, bits: int, gaps: Array, steps: Array) -> Any:
     """Make gaps and steps of what was read; return whether a step does not fit."""
     bad = False
     for k in range(len(coded)):
@@ -372,6 +374,63 @@ def _next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
     while k >= U64(ends[table]):
         table += ONE
     return table
+
+
+def take_pair(
+    words: Array,
+    start: U64,
+    middle: U64,
+    end: U64,
+    n: U64,
+    k0: U64,
+    k1: U64,
+    table: U64,
+    ends: Array,
+    parameters: Array,
+    gap_places: Array,
+    gap_slots: Array,
+    value_places: Array,
+    value_slots: Array,
+    bits: int,
+    gaps: Array,
+    steps: Array,
+    coded: Array,
+    cells: Array,
+    ahead: Array,
+) -> tuple[U64, Any, Any]:
+    """Read two chunks of ``n`` changes, which begin with ``k0`` and ``k1``, or one that is both.
+
+    The words of the first begin at ``start``, of the second at ``middle``. Meanwhile the ``cells`` at ``ahead`` are
+    fetched, so that nobody waits for them later.
+
+    Returns:
+        The table of the last change, whether a change can't be, and whether the chunks end where they should.
+    """
+    last = U64(len(words)) - U64(CHANGE_WORDS)
+    begin = middle if end > middle else start
+    x0 = U64(words[start]) | U64(words[start + ONE]) << U64(16)
+    x1 = U64(words[begin]) | U64(words[begin + ONE]) << U64(16)
+    p0, p1 = start + TWO, begin + TWO
+    t0 = t1 = table
+    a0 = a1 = ZERO
+    bad = False
+    for k in range(n):
+        t0, t1 = _next_table(t0, k0 + k, ends, a0), _next_table(t1, k1 + k, ends, a1)
+        x0, p0, a0, b0 = _take(
+            *(x0, p0, k0 + k, t0, words, parameters),
+            *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
+        )
+        x1, p1, a1, b1 = _take(
+            *(x1, p1, k1 + k, t1, words, parameters),
+            *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
+        )
+        bad |= b0 | b1
+        if max(p0, p1) > last:
+            return t1, bad, False
+        if k + k < U64(len(ahead)):
+            fetch_ahead(cells, U64(ahead[k + k]))
+            fetch_ahead(cells, U64(ahead[k + k + ONE]))
+    return t1, bad, x0 == LOWEST and p0 == middle and x1 == LOWEST and p1 == end
 
 
 def decode(
@@ -397,8 +456,7 @@ def decode(
     ``ends`` says where each class ends, and is empty for ``gap``.
     """
     bad = False
-    last = U64(len(words)) - U64(CHANGE_WORDS)
-    t0 = t1 = start = ZERO
+    t0 = start = ZERO
     chunk = 0
     while chunk < len(sizes):
         k0 = U64(chunk) * U64(CHUNK)
@@ -407,32 +465,17 @@ def decode(
         pair = U64(len(gaps)) - k0 >= U64(2 * CHUNK)
         k1 = k0 + n if pair else k0
         middle = start + U64(sizes[chunk])
-        begin = middle if pair else start
         end = middle + U64(sizes[chunk + 1]) if pair else middle
-        x0 = U64(words[start]) | U64(words[start + ONE]) << U64(16)
-        x1 = U64(words[begin]) | U64(words[begin + ONE]) << U64(16)
-        p0, p1 = start + TWO, begin + TWO
-        t1 = t0
-        a0 = a1 = ZERO
-        for k in range(n):
-            t0, t1 = _next_table(t0, k0 + k, ends, a0), _next_table(t1, k1 + k, ends, a1)
-            x0, p0, a0, b0 = _take(
-                *(x0, p0, k0 + k, t0, words, parameters),
-                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
-            )
-            x1, p1, a1, b1 = _take(
-                *(x1, p1, k1 + k, t1, words, parameters),
-                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
-            )
-            bad |= b0 | b1
-            if max(p0, p1) > last:
-                return BAD_END
-        if x0 != LOWEST or p0 != middle or x1 != LOWEST or p1 != end:
+        t0, wrong, ended = take_pair(
+            *(words, start, middle, end, n, k0, k1, t0, ends, parameters, gap_places, gap_slots),
+            *(value_places, value_slots, bits, gaps, steps, coded, coded, _NOTHING_AHEAD),
+        )
+        bad |= wrong
+        if not ended:
             return BAD_END
-        t0 = t1
         start = end
         chunk += 2 if pair else 1
-    bad |= _read_out(coded, bits, gaps, steps)
+    bad |= read_out(coded, bits, gaps, steps)
     return BAD_CHANGE if bad else OK
 
 

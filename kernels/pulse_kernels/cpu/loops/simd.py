@@ -350,6 +350,20 @@ def _add_products(
     return types.void(cells, u64, u64, cells.dtype, table_0, table_1, u64, sums), code
 
 
+def _fetch_ahead(_context: Any, cells: Any, at: Any) -> Typed:
+    """fetch_ahead(cells, i): let the cache fetch cell i, which is written soon; nothing waits, or fails."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], args[1]), cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+        insert: Loop = cgutils.get_or_insert_function
+        fetch = insert(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(fetch, [place, *(ir.Constant(_I32, n) for n in (1, 3, 1))])  # to write, to keep, data
+        return context.get_dummy_value()
+
+    return types.void(cells, types.uint64), code
+
+
 cell: Loop = intrinsic(_cell)
 differing: Loop = intrinsic(_differing)
 lowest: Loop = intrinsic(_lowest)
@@ -359,3 +373,4 @@ deposit: Loop = intrinsic(_deposit)
 count_classes: Loop = intrinsic(_count_classes)
 find_class: Loop = intrinsic(_find_class)
 add_products: Loop = intrinsic(_add_products)
+fetch_ahead: Loop = intrinsic(_fetch_ahead)
