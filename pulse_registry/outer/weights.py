@@ -171,10 +171,11 @@ class OuterWeights:
         def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
             index, levels = self.loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
-            cut = index[np.abs(levels) == LEVELS]  # what is too large is among these
-            sizes = np.abs(residual[cut])
-            if sizes.max(initial=0) >= limit:
-                raise self._too_large(group.start + int(cut[sizes.argmax()]))
+            if max(levels.max(initial=0), -levels.min(initial=0)) == LEVELS:  # what is too large is cut to this
+                cut = index[np.abs(levels) == LEVELS]
+                sizes = np.abs(residual[cut])
+                if sizes.max(initial=0) >= limit:
+                    raise self._too_large(group.start + int(cut[sizes.argmax()]))
             return group, GroupLevels(index, levels, exponent, weight)
 
         found = attempt.run(lambda: [*self.each(part, self.groups)], list[tuple[Group, Part]]())

@@ -22,6 +22,9 @@ _NONE: Final = np.empty(0, np.uint32), np.empty(0, np.int16)
 class CompiledOuter:
     """See ``OuterLoops``."""
 
+    def __init__(self) -> None:
+        self._share = _SHARE  # a model's groups are alike: what is made with enough room is not copied
+
     def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
         """Add the pseudo-gradient: see OuterLoops.collect."""
         return float(np.uint32(compiled("outer_collect", 4)(theta, local, residual, sums)).view(np.float32))
@@ -35,13 +38,14 @@ class CompiledOuter:
         """Choose what to send: see OuterLoops.gate."""
         loop, inverse = compiled("outer_gate", 4), np.ldexp(np.float32(1), -exponent)
         parts: list[Gated] = []
-        done, share = 0, _SHARE
+        done, share = 0, self._share
         while done < len(theta):
             room = int(share * (len(theta) - done)) + _ROOM
             index, levels = np.empty(room, np.uint32), np.empty(room, np.int16)
             count, done = loop(theta, residual, np.float32(gain), inverse, done, index, levels)
             parts.append((index[:count], levels[:count]))
-            share = max(share, 1.1 * (sum(len(some) for some, _ in parts) / done))
+            share = max(_SHARE, 1.1 * (sum(len(some) for some, _ in parts) / done))
+        self._share = share
         if len(parts) == 1:
             return parts[0]
         every = np.concatenate([np.empty(0, np.uint32), *(index for index, _ in parts)])

@@ -38,6 +38,9 @@ def loops() -> dict[str, Callable[..., Any]]:
     def deposit(bits: Any, mask: Any) -> Any:
         return simd.deposit(bits, mask), simd.expand(bits, mask)
 
+    def compress(cells: Any, at: Any, mask: Any, out: Any, n: Any) -> None:
+        simd.compress(cells, np.uint64(at), np.uint64(mask), out, np.uint64(n))
+
     def count_classes(cells: Any, at: Any, bounds: Any, counters: Any, wanted: Any, kinds: Any) -> Any:
         shift, mask, first, last = bounds
         return simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters, wanted, kinds)
@@ -48,7 +51,7 @@ def loops() -> dict[str, Callable[..., Any]]:
     def add_products(cells: Any, at: Any, steps: Any, shift: Any, tables: Any, row: Any, sums: Any) -> None:
         simd.add_products(cells, np.uint64(at), np.uint64(steps), shift, *tables, np.uint64(row), sums)
 
-    every = (differing, cell, bits, deposit, count_classes, find_class, add_products)
+    every = (differing, cell, bits, compress, deposit, count_classes, find_class, add_products)
     return {function.__name__: numba.njit(function) for function in every}
 
 
@@ -92,6 +95,17 @@ def test_a_cell_of_the_base_type_is_itself(loops: dict[str, Any], width: int):
 def test_bits_are_found_and_counted(loops: dict[str, Any], mask: int):
     lowest, ones = loops["bits"](np.uint64(mask))
     assert (int(lowest), int(ones)) == ((mask & -mask).bit_length() - 1, mask.bit_count())
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("mask", [0, 1, 1 << 15, 0xFFFF, 0b1011000, 0xFF00FFFF])
+def test_the_cells_that_a_mask_has_are_written_end_to_end(loops: dict[str, Any], width: int, mask: int):
+    cells, out = unaligned(random_cells(width, 40)), unaligned(random_cells(width, 40, seed=1))
+    before, wanted = out.copy(), [v for k, v in enumerate(cells[7 : 7 + simd.STEP].tolist()) if mask >> k & 1]
+    loops["compress"](cells, 7, mask, out, 11)
+    assert out[11 : 11 + len(wanted)].tolist() == wanted
+    assert out[:11].tolist() == before[:11].tolist()
+    assert out[11 + simd.STEP :].tolist() == before[11 + simd.STEP :].tolist()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pulse_kernels.cpu.loops.simd import BLOCK, STEP, compress, differing, ones
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
@@ -47,28 +48,20 @@ def outer_collect(theta: Array, local: Array, residual: Array, sums: Array) -> A
 def outer_square(theta: Array, residual: Array, gain: Any) -> tuple[int, float]:
     """Return how many cells fire, and the sum of their squares.
 
-    Blocks are looked at without a branch, so that the compiler takes many cells at a time, and then added up in four
-    sums.
+    Without a branch, and with a sum for each cell of a block, so that the compiler takes many cells at a time.
     """
-    count, total = 0, 0.0
-    kept = np.empty(_BLOCK, np.float32)
+    count, total, sums = 0, 0.0, np.zeros(_BLOCK, np.float64)
     for start in range(0, len(theta), _BLOCK):
         here, there = theta[start : start + _BLOCK], residual[start : start + _BLOCK]
         fired: Any = np.int32(0)
         for k in range(len(here)):
             hit = _fires(here[k], there[k], gain)
+            kept = there[k] if hit else _F32(0)
             fired += np.int32(hit)
-            kept[k] = there[k] if hit else _F32(0)
-        for k in range(len(here), _BLOCK):
-            kept[k] = _F32(0)
+            sums[k] += np.float64(kept) * np.float64(kept)
         count += fired
-        a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        for k in range(0, _BLOCK, 4):
-            a += np.float64(kept[k]) * np.float64(kept[k])
-            b += np.float64(kept[k + 1]) * np.float64(kept[k + 1])
-            c += np.float64(kept[k + 2]) * np.float64(kept[k + 2])
-            d += np.float64(kept[k + 3]) * np.float64(kept[k + 3])
-        total += (a + b) + (c + d)
+    for k in range(_BLOCK):
+        total += sums[k]
     return count, total
 
 
@@ -77,10 +70,10 @@ def outer_gate(
 ) -> tuple[Any, int]:
     """Write what is sent; return (how many, first cell not looked at: there is no room for another block).
 
-    Of each block, the levels come first, 0 where nothing is sent, without a branch; then all are written one after the
-    other, and only those that are not 0 stay.
+    Of each block, the levels come first, 0 where nothing is sent, without a branch; then only those that are not 0 are
+    written, one after the other.
     """
-    kept = np.empty(_BLOCK, np.float32)
+    kept, none, places = np.empty(_BLOCK, np.int16), np.zeros(_BLOCK, np.int16), np.empty(_BLOCK, np.uint32)
     n: Any = np.uint64(0)
     done = start
     while done < len(theta) and np.int64(n) + _BLOCK <= len(index):
@@ -90,11 +83,18 @@ def outer_gate(
             level = _LEVELS if level > _LEVELS else level
             level = -_LEVELS if level < -_LEVELS else level
             level = _F32(_F32(level + _WHOLE) - _WHOLE)
-            kept[k] = level if _fires(here[k], there[k], gain) else _F32(0)
-        for k in range(len(here)):
-            index[n] = done + k
-            levels[n] = np.int16(kept[k])
-            n += np.uint64(kept[k] != 0)
+            kept[k] = np.int16(np.int32(level if _fires(here[k], there[k], gain) else _F32(0)))
+        for k in range(len(here), _BLOCK):
+            kept[k] = 0
+        for k in range(_BLOCK):
+            places[k] = np.uint32(done + k)
+        for at in range(np.uint64(0), np.uint64(_BLOCK), np.uint64(BLOCK)):
+            mask = differing(kept, none, at)
+            for part in range(np.uint64(0), np.uint64(BLOCK), np.uint64(STEP)):
+                some = (mask >> part) & np.uint64(0xFFFF)
+                compress(places, at + part, some, index, n)
+                compress(kept, at + part, some, levels, n)
+                n += ones(some)
         done += len(here)
     return np.int64(n), done
 

@@ -26,7 +26,7 @@ BLOCK = 64
 BLOCKS = 8
 """Blocks a stretch."""
 STEP = 16
-"""Cells that ``add_products`` takes at a time."""
+"""Cells that ``add_products`` and ``compress`` take at a time."""
 COUNTERS = 32
 """Counters of ``count_classes``, so most classes."""
 _SLOW_DEPOSIT = ("znver1", "znver2")
@@ -116,6 +116,27 @@ def _ones(_context: Any, mask: Any) -> Typed:
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), code
+
+
+def _compress(_context: Any, cells: Any, at: Any, mask: Any, out: Any, n: Any) -> Typed:
+    """compress(cells, i, mask, out, n): write those of 16 cells from i on that a mask has, end to end from ``out[n]``.
+
+    What it leaves in ``out`` behind these, up to 16 cells in all, is not said. Cells have 32 bits at most: of wider
+    ones LLVM can't make code for some processors.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _load(context, builder, signature.args[0], args[0], args[1], STEP)
+        wanted = builder.bitcast(builder.trunc(args[2], ir.IntType(STEP)), ir.VectorType(_I1, STEP))
+        insert: Loop = cgutils.get_or_insert_function
+        name = f"llvm.experimental.vector.compress.v{STEP}i{cells.dtype.bitwidth}"
+        squeeze = insert(builder.module, ir.FunctionType(v.type, [v.type, wanted.type, v.type]), name)
+        place = _pointer(context, builder, signature.args[3], args[3], args[4])
+        found = builder.call(squeeze, [v, wanted, ir.Constant(v.type, ir.Undefined)])
+        builder.store(found, builder.bitcast(place, v.type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(cells, types.uint64, types.uint64, out, types.uint64), code
 
 
 def _expand(_context: Any, bits: Any, mask: Any) -> Typed:
@@ -368,6 +389,7 @@ cell: Loop = intrinsic(_cell)
 differing: Loop = intrinsic(_differing)
 lowest: Loop = intrinsic(_lowest)
 ones: Loop = intrinsic(_ones)
+compress: Loop = intrinsic(_compress)
 expand: Loop = intrinsic(_expand)
 deposit: Loop = intrinsic(_deposit)
 count_classes: Loop = intrinsic(_count_classes)
