@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -14,9 +16,9 @@ from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Token
 from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import Access, opened_store
-from pulse_registry.client.connect import is_service
-from pulse_registry.errors import InvalidArgument
+from pulse_registry.client.connect import HasConnections, is_service, open_copies
 from pulse_registry.mirror import PART_BYTES, Fleet, Lanes, Outcome, Rate, parse_rate
+from pulse_registry.process import environment
 from pulse_registry.process.large_buffers import return_large_buffers
 from pulse_registry.quoting import say
 from pulse_registry.store import Store, open_store
@@ -24,7 +26,7 @@ from pulse_registry.store import Store, open_store
 
 def mirror(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The registry to copy: a folder, or a URL.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="Where the copy is: a folder, or a bucket's URL.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", help="Where the copy is: a folder, or a URL.")],
     runs: Annotated[str, typer.Option("--runs", metavar="GLOB", help="Which runs, such as 'math-*'.")] = "*",
     follow: Annotated[bool, typer.Option("--follow", help="Go on as records come, until stopped.")] = False,
     verify: Annotated[
@@ -37,13 +39,17 @@ def mirror(
         float, typer.Option(metavar="S", min=0.01, help="How often to look for new records in a bucket.")
     ] = 0.2,
     token: Token = None,
+    copy_token: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="For a service as DST, of scope mirror. Better in PULSE_COPY_TOKEN."),
+    ] = None,
     allow_http: AllowHttp = False,
     json_output: Json = False,
 ) -> None:
     """Copy runs to another root: same keys, same bytes, same signatures; objects before the records that name them.
 
-    It may be killed anywhere and started again, here or elsewhere: the copy's own log says where to go on. SRC may be a
-    service, for which the token is; DST is a bucket or a folder. Nobody else can write to the copy.
+    It may be killed anywhere and started again, here or elsewhere: the copy's own log says where to go on. SRC and DST
+    may be services, with a token each. Nobody else can write to the copy.
     """
     return_large_buffers()
     lanes = Lanes(None if rate is None else Rate(parse_rate(rate)))
@@ -52,7 +58,8 @@ def mirror(
         with (
             stops_on_signals(stop),
             opened_store(Access(source, token if is_service(source) else None, allow_http)) as there,
-            Fleet(there, _opened(destination), runs, lanes, verify=verify) as fleet,
+            _opened(destination, copy_token, allow_http) as here,
+            Fleet(there, here, runs, lanes, verify=verify) as fleet,
         ):
             if follow:
                 for outcome in fleet.follow(stop, poll_seconds):
@@ -64,10 +71,19 @@ def mirror(
         lanes.close()
 
 
-def _opened(destination: str) -> Store:
-    if is_service(destination):
-        raise InvalidArgument(f"{destination} is a service: a copy is written to its bucket itself")
-    return open_store(destination, part_bytes=PART_BYTES)
+@contextmanager
+def _opened(destination: str, token: str | None, allow_http: bool) -> Iterator[Store]:
+    """Open the root of the copies, and close its connections at the end."""
+    if not is_service(destination):
+        yield open_store(destination, part_bytes=PART_BYTES)
+        return
+    token = environment.COPY_TOKEN.read() if token is None else token
+    store = open_copies(destination, token, allow_http=allow_http)
+    try:
+        yield store
+    finally:
+        if isinstance(store, HasConnections):
+            store.close()
 
 
 def _conclude(outcomes: list[Outcome], json_output: bool) -> None:

@@ -23,17 +23,18 @@ TokensFile = Annotated[
 
 
 class ScopeName(StrEnum):
-    """What a token allows; each includes those before it."""
+    """What a token allows; all others include ``read``, and ``admin`` includes them all."""
 
     read = "read"
     publish = "publish"
+    mirror = "mirror"
     admin = "admin"
 
 
 @token.command("new")
 def new(
     name: Annotated[str, typer.Option(help="Whose it is; the service's log says it.")],
-    scope: Annotated[ScopeName, typer.Option(help="read; publish, which includes it; admin, which includes both.")],
+    scope: Annotated[ScopeName, typer.Option(help="read; publish or mirror, which include it; admin: all.")],
     run: Annotated[
         list[str] | None, typer.Option("--run", metavar="PATTERN", help="Runs it is for; * and ? stand for any. [all]")
     ] = None,

@@ -53,6 +53,17 @@ def open_service(url: str, token: str | None = None, *, allow_http: bool | None 
     return ServiceStore(url, token, allow_http=allow_http)
 
 
+def open_copies(url: str, token: str | None = None, *, allow_http: bool = False) -> Store:
+    """Open the copies of a service, which a mirror writes; the token is of scope ``mirror``.
+
+    Raises:
+        InvalidArgument: the URL or the token is not valid, or the token would go in clear.
+    """
+    from pulse_registry.client.copies import CopyStore
+
+    return CopyStore(url, token, allow_http=allow_http)
+
+
 def is_service(url: str) -> bool:
     """Tell whether a URL is a service's."""
     return url.lower().startswith(("https://", "http://"))

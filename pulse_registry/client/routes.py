@@ -93,6 +93,12 @@ def resource_of(key: str) -> Resource:
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 
 
+def countersigned_of(prefix: str) -> str | None:
+    """Return the run whose countersignatures a listing asks for, None where it asks for something else."""
+    run, _, rest = prefix.partition("/")
+    return run if RUN_NAME.fullmatch(run) and rest == keys.COUNTERSIGNED else None
+
+
 def snapshots_of(prefix: str) -> tuple[str, str]:
     """Return the run whose snapshots a listing asks for, and the folder in which their log lies.
 
@@ -103,8 +109,9 @@ def snapshots_of(prefix: str) -> tuple[str, str]:
     folder = rest.removesuffix(keys.SNAPSHOTS)
     if not RUN_NAME.fullmatch(run) or not rest.endswith(keys.SNAPSHOTS) or folder not in ("", keys.OUTER):
         raise InvalidArgument(
-            f"a service lists the snapshots of a run, under <run>/{keys.SNAPSHOTS}, or of its outer rounds, under "
-            f"<run>/{keys.OUTER}{keys.SNAPSHOTS}, not {prefix!r}"
+            f"a service lists the countersignatures of a run, under <run>/{keys.COUNTERSIGNED}, its snapshots, under "
+            f"<run>/{keys.SNAPSHOTS}, and those of its outer rounds, under <run>/{keys.OUTER}{keys.SNAPSHOTS}, not "
+            f"{prefix!r}"
         )
     return run, folder
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -20,6 +21,7 @@ from pulse_registry.client.records import Records
 from pulse_registry.client.routes import (
     Resource,
     checked_worker,
+    countersigned_of,
     log_path,
     resource_of,
     run_path,
@@ -37,19 +39,28 @@ from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import ByteRange, check_buffer, check_range
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.wrappers.retry import RetryPolicy
-from pulse_schemas.api import BaseBody, BaseRequest, SnapshotList, WorkerBody, WorkerList, WorkerReport
+from pulse_schemas.api import (
+    BaseBody,
+    BaseRequest,
+    CountersignatureList,
+    SnapshotList,
+    WorkerBody,
+    WorkerList,
+    WorkerReport,
+)
 
 _BY_URL: Final = ("object", "segment")
 """What is read by URLs, from the bucket where it can sign them."""
 _COPY_S: Final = 60.0
 """That a service may take longer than other answers do, to copy one more file of a base."""
 _LISTED_BYTES: Final = 4 << 20
-"""Of a list of snapshots' numbers: one in 64 of millions of records."""
+"""Of a list of numbers: of snapshots, one in 64 of millions of records, or of countersigned records."""
 
 _LISTED_VALUES: Final = 1_000_000
 """Of a list of workers: ten thousand have some sixty each, of which sixteen phases are most."""
 
 T = TypeVar("T")
+L = TypeVar("L", SnapshotList, CountersignatureList)
 
 
 class ServiceStore(Store):
@@ -154,20 +165,20 @@ class ServiceStore(Store):
         )
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
-        """Iterate over the snapshots of a log, which is all that a service lists: see Store.list."""
-        run, folder = snapshots_of(prefix)
+        """Iterate over the snapshots of a log, or the countersignatures of a run: all that is listed; see Store.list.
+
+        Of very many these are the newest.
+        """
         self._check_open()
-        try:
-            found = self._api.json(
-                SnapshotList,
-                "GET",
-                snapshots_path(run, folder),
-                most=_LISTED_BYTES,
-                most_values=_LISTED_BYTES,
-            ).snapshots
-        except NotFound:
-            found = ()
-        names = (f"{run}/{folder}{keys.snapshot_key(seq)}" for seq in sorted(set(found)) if seq < 10**12)
+        found: tuple[int, ...] = ()
+        with suppress(NotFound):  # of a service of an earlier release, which lists no countersignatures, as well
+            if (run := countersigned_of(prefix)) is not None:
+                folder, key_of = "", keys.countersignature_key
+                found = self._list(CountersignatureList, f"{run_path(run)}/countersignatures").countersignatures
+            else:
+                (run, folder), key_of = snapshots_of(prefix), keys.snapshot_key
+                found = self._list(SnapshotList, snapshots_path(run, folder)).snapshots
+        names = (f"{run}/{folder}{key_of(seq)}" for seq in sorted(set(found)) if seq < 10**12)
         return (name for name in names if after is None or name > after)
 
     def delete(self, key: str) -> None:
@@ -298,6 +309,9 @@ class ServiceStore(Store):
         if resource.kind == "record":
             return self._records_of(resource.folder).get(resource.run, resource.seq, max_bytes)
         return self._api.ask("GET", resource.path, most=max_bytes).body
+
+    def _list(self, kind: type[L], path: str) -> L:
+        return self._api.json(kind, "GET", path, most=_LISTED_BYTES, most_values=_LISTED_BYTES)
 
     def _records_of(self, folder: str) -> Records:
         return self._outer_records if folder else self._records

@@ -35,17 +35,28 @@ _STORED_S: Final = 5.0
 class Uploads:
     """Stores objects of runs. Thread-safe."""
 
-    def __init__(self, api: ServiceApi, bucket: PresignedRequests, retries: RetryPolicy) -> None:
+    def __init__(
+        self,
+        api: ServiceApi,
+        bucket: PresignedRequests,
+        retries: RetryPolicy,
+        *,
+        folder: str = "",
+        most_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
         """Store through a service.
 
         Args:
             api: says where to send an object.
             bucket: sends it there.
             retries: what repeats the requests of an upload in parts.
+            folder: of a run's paths in which uploads are begun, with its slash.
+            most_bytes: that parts under way take together; one part at least is under way.
         """
         self._api = api
         self._bucket = bucket
         self._retries = retries
+        self._folder, self._most_bytes = folder, most_bytes
 
     def put(self, run: str, key: str, data: Body) -> None:
         """Create an object, all or nothing.
@@ -66,7 +77,7 @@ class Uploads:
         self, run: str, key: str, data: Body, views: Sequence[memoryview] | None, size: int, sha256: str | None
     ) -> None:
         announced = UploadRequest(key=key, size=size, sha256=sha256)
-        upload = self._api.json(UploadBody, "POST", f"{run_path(run)}/uploads", body=announced)
+        upload = self._api.json(UploadBody, "POST", f"{run_path(run)}/{self._folder}uploads", body=announced)
         if upload.kind == "put" and upload.request is not None and views is not None:
             self._bucket.put(upload.request, key, views)
         elif upload.kind == "direct" and upload.request is not None:
@@ -78,7 +89,9 @@ class Uploads:
                     f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
                 )
             parts = parts_of(data if views is None else views, part_size)
-            _PartsUpload(self._api, self._bucket, self._retries, run, key, upload.upload_id).send(parts, part_size)
+            path = f"{run_path(run)}/{self._folder}uploads/{quote(upload.upload_id, safe='')}"
+            at_once = max(1, min(8, self._most_bytes // part_size))
+            _PartsUpload(self._api, self._bucket, self._retries, path, key).send(parts, at_once)
         else:
             raise UnsupportedFormat(
                 f"{self._api.url} does not say how to store {key!r} in a way that this release knows; upgrade the older"
@@ -102,19 +115,16 @@ class Uploads:
 class _PartsUpload:
     """One object on its way in parts: several at a time, each tried again alone."""
 
-    def __init__(
-        self, api: ServiceApi, bucket: PresignedRequests, retries: RetryPolicy, run: str, key: str, upload_id: str
-    ) -> None:
+    def __init__(self, api: ServiceApi, bucket: PresignedRequests, retries: RetryPolicy, path: str, key: str) -> None:
         self._api = api
         self._bucket = bucket
         self._retries = retries
-        self._key = key
-        self._path = f"{run_path(run)}/uploads/{quote(upload_id, safe='')}"
+        self._path, self._key = path, key
 
-    def send(self, parts: Iterator[Sequence[memoryview]], part_size: int) -> None:
-        """Send all parts and complete the object, or give the upload up."""
+    def send(self, parts: Iterator[Sequence[memoryview]], at_once: int) -> None:
+        """Send all parts, so many at a time, and complete the object, or give the upload up."""
         try:
-            done = self._send_all(parts, max(1, min(8, IN_FLIGHT_BYTES // part_size)))
+            done = self._send_all(parts, at_once)
             self._complete(CompleteRequest(key=self._key, parts=tuple(done)))
         except BaseException:
             self._give_up()

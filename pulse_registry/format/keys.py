@@ -81,6 +81,11 @@ def countersignature_key(seq: int) -> str:
     return f"{COUNTERSIGNED}{_number(seq)}.json"
 
 
+def countersigned_seq(key: str) -> int | None:
+    """Return the seq of the record whose countersignature a key names, or None where ``key`` is no such key."""
+    return _numbered(key, COUNTERSIGNED)
+
+
 def layout_key(layout_id: str) -> str:
     """Return the key of a layout."""
     return f"{LAYOUTS}{layout_id}.json"

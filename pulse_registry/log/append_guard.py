@@ -25,6 +25,7 @@ from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in
 from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.home import Residence
+from pulse_registry.log.mirror_mark import check_mirror
 from pulse_registry.log.named_objects import keyframes_of, objects_of, patches_of
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.record_put import put_record
@@ -122,6 +123,34 @@ class AppendGuard:
         self._snapshotter.appended(record)
         return record
 
+    def admit_copied(self, sealed: bytes, seq: int) -> Record:
+        """Append the next record of the run's source to its copy here, as a mirror brings it; return it. Idempotent.
+
+        It must go on with the chain, keep the rules of the log, and be signed as the pins say. What it names is for the
+        mirror to bring before; a fenced writer's record belongs to the chain as well; and snapshots are the source's.
+
+        Args:
+            sealed: the record.
+            seq: the number that it is to have.
+
+        Raises:
+            Conflict: the run is no copy; or its number is further on than the next.
+            InvalidArgument, AlreadyExists, CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: as ``admit``.
+        """
+        record = self._read(sealed)
+        if record.seq != seq:
+            raise InvalidArgument(f"run {self._run!r}: this is record {record.seq}, and not {seq}")
+        with self._lock:
+            state = self._reader.refresh()
+            if record.seq <= state.seq:
+                self._check_same(record, sealed)
+                return record
+            check_mirror(self._store, self._run)
+            self._check_goes_on(state, record)
+            self._create(record, sealed)
+            self._reader.accept(sealed)
+        return record
+
     def _read(self, sealed: bytes) -> Record:
         if len(sealed) > RECORD:
             raise InvalidArgument(f"run {self._run!r}: a record has at most {RECORD:,} bytes, and this {len(sealed):,}")
@@ -142,14 +171,17 @@ class AppendGuard:
         if read_document(self._store, keys.record_key(record.seq)) != sealed:
             raise AlreadyExists(f"run {self._run!r}: another record is number {record.seq} already: read it and go on")
 
-    def _check_next(self, state: RunState, record: Record) -> None:
+    def _check_goes_on(self, state: RunState, record: Record, wrong: str | None = None) -> None:
         if record.seq > state.seq + 1:
             raise Conflict(
                 f"run {self._run!r}: record {record.seq} can't be appended: the newest is {state.seq}: read the log"
             )
-        wrong = violation(state, record) or _leap(state, record)
+        wrong = violation(state, record) or wrong
         if wrong is not None:
             raise InvalidArgument(f"run {self._run!r}: record {record.seq} is not valid: {wrong}")
+
+    def _check_next(self, state: RunState, record: Record) -> None:
+        self._check_goes_on(state, record, _leap(state, record))
         if is_void(state, record):
             raise Fenced(
                 f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch {record.epoch}, "

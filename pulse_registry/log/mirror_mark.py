@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.errors import AlreadyExists, CorruptObject, Mirrored, NotFound, UnsupportedFormat
+from pulse_registry.errors import AlreadyExists, Conflict, CorruptObject, Mirrored, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log.documents import read_document
 from pulse_registry.store.verified_read import checked
@@ -38,6 +38,16 @@ def check_not_mirror(store: Store, run: str) -> None:
             f"run {run!r}: {store.url} holds a copy of {mark.source}: write there; or make the copy the run's home "
             "first (pulse promote)"
         )
+
+
+def check_mirror(store: Store, run: str) -> None:
+    """Raise Conflict where a run is no copy: a mirror writes to copies alone. ``store`` is scoped to the run.
+
+    Raises:
+        CorruptObject, UnsupportedFormat, AccessDenied, StoreUnavailable: as ``read_mark``.
+    """
+    if read_mark(store) is None:
+        raise Conflict(f"run {run!r}: {store.url} has no copy of it: writers work there, and a mirror writes to copies")
 
 
 def read_mark(store: Store) -> MirrorMark | None:

@@ -45,13 +45,12 @@ class Documents:
         Raises:
             AccessDenied, StoreUnavailable: a store did not do it.
         """
-        service = self._source.gateway() is not None
-        if seq < 0 or (service and folder):
-            return  # a service gives out no snapshots of outer rounds
+        if seq < 0:
+            return
         source, destination = (
             PrefixStore(one, folder.rstrip("/")) if folder else one for one in (self._source, self._destination)
         )
-        _Beside(source, destination, folder, seq).copy(countersignatures=not service)
+        _Beside(source, destination, folder, seq).copy()
 
 
 class _Beside:
@@ -60,9 +59,9 @@ class _Beside:
     def __init__(self, source: Store, destination: Store, folder: str, seq: int) -> None:
         self._source, self._destination, self._folder, self._seq = source, destination, folder, seq
 
-    def copy(self, *, countersignatures: bool) -> None:
-        if countersignatures:
-            for key in self._countersignatures(self._source) - self._countersignatures(self._destination):
+    def copy(self) -> None:
+        if not self._folder:  # nobody countersigns records of outer rounds
+            for key in sorted(self._countersignatures(self._source) - self._countersignatures(self._destination)):
                 with _skipped(key):
                     read = partial(read_document, self._source, key)
                     self._destination.put(key, checked(read, partial(unsealed_countersignature, key)))
@@ -80,10 +79,7 @@ class _Beside:
             self._delete({n for n in snapshots if n < wanted[-1]} - {*wanted}, wanted, there.segments)
 
     def _countersignatures(self, store: Store) -> set[str]:
-        found = (
-            (key, keys.record_seq(keys.LOG + key.removeprefix(keys.COUNTERSIGNED)))
-            for key in islice(store.list(keys.COUNTERSIGNED), MOST_LISTED)
-        )
+        found = ((key, keys.countersigned_seq(key)) for key in islice(store.list(keys.COUNTERSIGNED), MOST_LISTED))
         return {key for key, number in found if number is not None and number <= self._seq}
 
     def _copy_snapshot(self, number: int, there: frozenset[str]) -> None:

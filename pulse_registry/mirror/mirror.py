@@ -14,13 +14,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Generic, Self, TypeVar
 
-from pulse_registry.errors import Conflict, CorruptObject, Forked, InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import CorruptObject, Forked, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
-from pulse_registry.log.home import proved_move
-from pulse_registry.log.mirror_mark import read_mark, write_mark
+from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.log.names import run_name
 from pulse_registry.log.record_put import put_record
+from pulse_registry.mirror.claim import claim, may_live
 from pulse_registry.mirror.collection import Collection
 from pulse_registry.mirror.copier import Copier, Copying
 from pulse_registry.mirror.documents import Documents
@@ -110,7 +110,7 @@ class Mirror:
 
         Args:
             source: the root that has the run: a bucket, a folder or a service.
-            destination: the root that is to have the copy: a bucket or a folder.
+            destination: the root that is to have the copy: a bucket, a folder, or the copies of a service.
             run: the run's name.
             events: hear of what can't be copied.
             verify: read back what the copy has already, and send again what is damaged there.
@@ -125,8 +125,7 @@ class Mirror:
         self.run = run_name(run)
         if destination.gateway() is not None:
             raise InvalidArgument(
-                f"{destination.url} is a service, and a copy goes to the bucket itself: a service makes snapshots and "
-                "hints of its own, and no copy of others'"
+                f"{destination.url} is a service as trainers see it: open its copies (`open_copies`), or the bucket"
             )
         root = retrying(destination)
         self._source, self._source_url = RunStore(retrying(source), self.run), source.url
@@ -206,7 +205,7 @@ class Mirror:
             return None
         if read_mark(self._source) is not None:
             return None  # a copy itself, whose home goes on
-        if self._may_live(self._source, run.source):
+        if may_live(self._source, self.run, run.source):
             self._proved = home.move
             return None
         return home
@@ -265,7 +264,7 @@ class Mirror:
             pair.source.refresh()
         if self._run.source.seq < 0:
             raise NotFound(f"there is no run {self.run!r} in {self._source_url}")
-        self._claim()
+        claim(self._destination, self.run, self._source_url, [pair.copy for pair in self._pairs])
         for pair in self._pairs:
             self._compare(pair)
         for folder in (keys.OBJECTS, keys.OUTER + keys.OBJECTS, keys.LAYOUTS):
@@ -298,22 +297,6 @@ class Mirror:
             return 0
         self._collected = now
         return self._collection.collect(self._run.source, self._run.copy, self._rounds.copy, leases.dead)
-
-    def _claim(self) -> None:
-        """Mark the destination as a copy, where it is one or has nothing yet."""
-        if read_mark(self._destination) is not None:
-            return
-        if any(pair.copy.seq >= 0 for pair in self._pairs) and self._may_live(self._destination, self._run.copy):
-            raise Conflict(
-                f"run {self.run!r}: {self._destination_url} has a run of this name that is no copy: writers work "
-                "there. Copy to another root"
-            )
-        write_mark(self._destination, self.run, self._source_url)
-
-    def _may_live(self, store: Store, log: FollowedLog) -> bool:
-        """Tell whether a run may be written to at a root, as its log there says: it has not moved from it."""
-        home = log.home
-        return home is None or proved_move(store, self.run) == home.move
 
     def _compare(self, pair: _Pair[Any]) -> None:
         """Raise Forked where one log is not the beginning of the other, or the copy's is the longer one."""

@@ -29,6 +29,7 @@ from pulse_registry.log.append_guard import MOST_HEAD_BYTES
 from pulse_registry.log.documents import SMALL
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.home import Residence
+from pulse_registry.log.mirror_mark import check_mirror
 from pulse_registry.log.record_put import put_record
 from pulse_registry.outer.contributions import is_head_of
 from pulse_registry.outer.log import FOLDER, OuterLog
@@ -83,6 +84,7 @@ class OuterAppendGuard:
             each: how to look at the groups of a checkpoint: `map`, or a parallel one.
         """
         self.run, self.state = run, OuterState(run)
+        self._root = store
         self._store, self._guard, self._each = PrefixStore(store, FOLDER), guard, each
         self._log = OuterLog(store, run, guard=guard)
         self._residence = Residence(store, run)
@@ -127,13 +129,52 @@ class OuterAppendGuard:
                 self._publish()
         return record
 
+    def admit_copied(self, sealed: bytes, seq: int) -> OuterRecord:
+        """Append the next record of the rounds' source to their copy here, as a mirror brings it. Idempotent.
+
+        It must go on with the chain, keep the rules that readers hold it to, and be signed as the pins say.
+
+        Args:
+            sealed: the record.
+            seq: the number that it is to have.
+
+        Raises:
+            Conflict: the run is no copy; or its number is further on than the next.
+            InvalidArgument, AlreadyExists, CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: as ``admit``.
+        """
+        record = self._read(sealed)
+        if record.seq != seq:
+            raise InvalidArgument(f"run {self.run!r}: this is outer record {record.seq}, and not {seq}")
+        with self._lock:
+            try:
+                self._log.refresh()
+                state = self._log.state
+                if not self._has(state, record, sealed):
+                    check_mirror(self._root, self.run)
+                    self._check_goes_on(state, record, state.violation(record))
+                    self._create(record, sealed)
+                    self._log.fold(record, sealed)
+            finally:
+                self._publish()
+        return record
+
+    def _has(self, state: OuterState, record: OuterRecord, sealed: bytes) -> bool:
+        """Tell whether the log has a record already.
+
+        Raises:
+            AlreadyExists: it has another one of its number.
+        """
+        if record.seq > state.seq:
+            return False
+        if self._stored(record.seq) != sealed:
+            raise AlreadyExists(
+                f"run {self.run!r}: another outer record is number {record.seq} already: read it and go on"
+            )
+        return True
+
     def _admit(self, record: OuterRecord, sealed: bytes) -> None:
         state = self._log.state
-        if record.seq <= state.seq:
-            if self._stored(record.seq) != sealed:
-                raise AlreadyExists(
-                    f"run {self.run!r}: another outer record is number {record.seq} already: read it and go on"
-                )
+        if self._has(state, record, sealed):
             return
         self._residence.check(state.home)
         self._check_next(state, record)
@@ -168,17 +209,20 @@ class OuterAppendGuard:
                 raise InvalidArgument(str(error)) from error
         return record
 
-    def _check_next(self, state: OuterState, record: OuterRecord) -> None:
+    def _check_goes_on(self, state: OuterState, record: OuterRecord, wrong: str | None) -> None:
         if record.seq > state.seq + 1:
             raise Conflict(
                 f"run {self.run!r}: outer record {record.seq} can't be appended: the newest is {state.seq}: read on"
             )
+        if wrong is not None:
+            raise self._refused(record, wrong)
+
+    def _check_next(self, state: OuterState, record: OuterRecord) -> None:
         wrong = state.violation(record) or state.void(record)
-        if wrong is None:
-            return
-        if isinstance(record, ContributeRecord | LeaveRecord) and not state.holds_term(record.member, record.term):
+        mine = not isinstance(record, ContributeRecord | LeaveRecord) or state.holds_term(record.member, record.term)
+        if record.seq == state.seq + 1 and wrong is not None and not mine:
             raise Fenced(f"run {self.run!r}: outer record {record.seq}: {wrong}: this process must stop")
-        raise self._refused(record, wrong)
+        self._check_goes_on(state, record, wrong)
 
     def _check_stored(self, record: _OfObject, named: ObjectRef) -> None:
         """Check that an object is there with its size, under a name that says what it is, and of which round."""

@@ -41,6 +41,7 @@ ROOT: Final = Variable(
 )
 RUN: Final = Variable("PULSE_RUN", "the run that commands work on", "none: `--run`")
 TOKEN: Final = Variable("PULSE_TOKEN", "the token for a service", "none")
+COPY_TOKEN: Final = Variable("PULSE_COPY_TOKEN", "the token for the service that `pulse mirror` writes to", "none")
 ALLOW_HTTP: Final = Variable("PULSE_ALLOW_HTTP", "1 lets a token go over `http://` to another machine", "0")
 SIGNING_KEY: Final = Variable(
     "PULSE_SIGNING_KEY", "the file of the key that signs what is written", "nothing is signed"
@@ -65,7 +66,7 @@ TMP: Final = Variable("TMP", "as `TMPDIR`, after both", "none")
 
 VARIABLES: Final = (
     *(ROOT, RUN, TOKEN, ALLOW_HTTP, SIGNING_KEY, TRUST, STATE_DIR, CACHE, CACHE_BYTES, SPOOL, TOKENS_FILE, DEBUG),
-    *(ENGINE_TOKEN, VLLM_CPU, XDG_STATE_HOME, TMPDIR, TEMP, TMP),
+    *(COPY_TOKEN, ENGINE_TOKEN, VLLM_CPU, XDG_STATE_HOME, TMPDIR, TEMP, TMP),
 )
 """What the library and the command line read, but for proxies (`process.proxies`) and what the SDKs of stores read."""
 READ: Final = frozenset(variable.name for variable in VARIABLES if variable.name.startswith(PREFIX))

@@ -32,7 +32,7 @@ Url = Annotated[str, Field(description="where to send the request; may be relati
 PhaseName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LegName = Literal["keyframe", "patch", "inverse"]
-Scope = Literal["read", "publish", "admin"]
+Scope = Literal["read", "publish", "mirror", "admin"]
 
 
 class Answer(BaseModel):
@@ -229,6 +229,19 @@ class SnapshotList(Answer):
     """Numbers of the snapshots of a run's log, ascending."""
 
     snapshots: Many[Count]
+
+
+class CountersignatureList(Answer):
+    """Numbers of the records of a run that somebody has countersigned, ascending."""
+
+    countersignatures: Many[Count]
+
+
+class KeyList(Answer):
+    """Keys of a copy, below the run, in order; ``more``: others follow the last one."""
+
+    keys: Many[str]
+    more: bool
 
 
 class Appended(Answer):

@@ -29,8 +29,13 @@ from pulse_registry.process.private_files import NotOurs, hold_lock, release_loc
 from pulse_schemas.api import Scope
 
 FORMAT: Final = "pulse-tokens/1"
-SCOPES: Final[tuple[Scope, ...]] = ("read", "publish", "admin")
-"""Each includes those before it."""
+SCOPES: Final[dict[Scope, tuple[Scope, ...]]] = {
+    "read": ("read",),
+    "publish": ("read", "publish"),
+    "mirror": ("read", "mirror"),
+    "admin": ("read", "publish", "mirror", "admin"),
+}
+"""Each, with those that it includes."""
 
 _TOKEN: Final = re.compile(r"pulse_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LOCK_S: Final = 10.0
@@ -56,7 +61,7 @@ class TokenEntry(BaseModel):
 
     def scopes(self) -> tuple[Scope, ...]:
         """Return the token's scope and those that it includes."""
-        return SCOPES[: SCOPES.index(self.scope) + 1]
+        return SCOPES[self.scope]
 
 
 class TokenSet(BaseModel):

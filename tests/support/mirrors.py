@@ -17,12 +17,12 @@ from tests.support.records import DictStore
 from tests.support.registries import RUN
 
 OWN = (f"{RUN}/{keys.MIRROR}", f"{RUN}/{keys.HOME}", f"{RUN}/{keys.CLOCK}", f"{RUN}/{keys.LEASES}")
-"""Keys that a root has for itself."""
+"""Keys of the run that a root has for itself."""
 
 
 def tree(store: DictStore) -> dict[str, bytes]:
-    """Return what a root has of a run, without what is its own."""
-    return {key: data for key, data in store.objects.items() if not key.startswith(OWN)}
+    """Return what a root has of the run, without what is its own."""
+    return {key: data for key, data in store.objects.items() if key.startswith(f"{RUN}/") and not key.startswith(OWN)}
 
 
 def retrying(store: Store) -> Store:
@@ -45,16 +45,18 @@ def copy(source: Store, destination: Store, **options: object) -> None:
 def missing(source: Callable[[], DictStore], destination: DictStore) -> list[str]:
     """Return the objects that the copy's newest state names, and the source's has not retired, and that are not there.
 
-    What is there is whole.
+    What is there is whole. References to shared bases are among them.
     """
     state = LogReader(PrefixStore(destination, RUN), RUN, whole=True).refresh()
     newest = LogReader(PrefixStore(source(), RUN), RUN, whole=True).refresh()
     named = [patch.object for patch in state.patches] + [one for frame in state.keyframes for one in files_of(frame)]
     lost = []
     for ref in named:
-        data = destination.objects.get(f"{RUN}/{ref.key}")
+        data = destination.objects.get(keys.below_root(RUN, ref.key))
         if data is None or blake3(data).hexdigest() != ref.blake3:
             lost += [ref.key] if data is not None or newest.is_live(ref.key) else []
+    bases = {frame.base for frame in state.keyframes if frame.base is not None and newest.is_live(frame.index.key)}
+    lost += [key for key in map(keys.reference_key, sorted(bases)) if f"{RUN}/{key}" not in destination.objects]
     lost += [
         key
         for entry in state.versions_since(0)

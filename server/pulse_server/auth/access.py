@@ -77,7 +77,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
     return lru_cache(maxsize=1024)(match)
 
 
-ANYBODY: Final = Principal("", "anybody", SCOPES, ("*",), None, _matcher(("*",)))
+ANYBODY: Final = Principal("", "anybody", SCOPES["admin"], ("*",), None, _matcher(("*",)))
 """Who asks a service that is open to all."""
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from pulse_server.routes import (
     bases,
+    copies,
     events,
     fleet,
     health,
@@ -36,6 +37,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     events.router,
     fleet.router,
     uploads.router,
+    copies.router,
     runs.router,
     layers.router,
     health.router,

@@ -19,8 +19,9 @@ from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.log_feed import LogFeed, R, S
 from pulse_server.runs.outer_feed import OuterFeed
 from pulse_server.service import Service
+from pulse_server.tokens import SCOPES
 
-_SCOPES: Final[dict[str, Scope]] = {"read": "read", "publish": "publish", "admin": "admin"}
+_SCOPES: Final[dict[str, Scope]] = {scope: scope for scope in SCOPES}
 
 
 class Token(SecurityBase):
@@ -170,3 +171,4 @@ ReadToken = Annotated[Principal, Security(ServiceToken("read"))]
 ReadRoot = Annotated[RootRequest, Security(RootToken("read"))]
 ReadRun = Annotated[RunRequest, Security(RunToken("read"))]
 PublishRun = Annotated[RunRequest, Security(RunToken("publish"))]
+MirrorRun = Annotated[RunRequest, Security(RunToken("mirror"))]

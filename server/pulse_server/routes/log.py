@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -17,9 +18,9 @@ from fastapi.responses import Response
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.format import keys
 from pulse_registry.log.documents import LAYOUT, RECORD
-from pulse_registry.store import PrefixStore, create
+from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, MoveRecord, RetireRecord, SchemaError, unseal_record
-from pulse_schemas.api import Appended, LogPage, SnapshotList
+from pulse_schemas.api import Appended, CountersignatureList, LogPage, SnapshotList
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
@@ -36,6 +37,8 @@ WaitForRecord = Annotated[Wait | None, waiting("record `since`")]
 _MOST_LISTED: Final = 1 << 20
 _MOST_SNAPSHOTS: Final = 10_000
 """The newest of a listing, which might have no end: readers look at eight."""
+_MOST_COUNTERSIGNED: Final = 250_000
+"""The newest as well: as many as a list of 4 MiB tells of, in numbers of up to twelve digits."""
 _READ_TOGETHER: Final = 32
 """Records that are in memory together though a page may end before them."""
 _PAGE_BYTES: Final = 8 << 20
@@ -146,6 +149,23 @@ async def read_record(run: ReadRun, seq: Seq) -> Response:
 async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     """Read the countersignature of a record."""
     return await document(run, keys.countersignature_key(int(seq)))
+
+
+@router.get(
+    "/v1/runs/{run}/countersignatures",
+    summary="List countersigned records",
+    response_model=CountersignatureList,
+    responses={
+        200: answer(
+            "The numbers of the records, ascending; none for a run that does not exist.",
+            CountersignatureList(countersignatures=(7,)),
+        )
+    },
+)
+async def list_countersignatures(run: ReadRun) -> Response:
+    """List countersigned records."""
+    found = await _listed(run, "", keys.COUNTERSIGNED, keys.countersigned_seq, _MOST_COUNTERSIGNED)
+    return Rendered.of(CountersignatureList(countersignatures=found))
 
 
 @router.get(
@@ -292,12 +312,18 @@ async def _read_records(service: Service, below: str, since: int, until: int) ->
 
 async def snapshots_of(run: RunRequest, folder: str = "") -> Response:
     """Return the numbers of a log's snapshots; ``folder`` as in `page_of`."""
-    store = (
-        PrefixStore(run.service.store_of(run.name), folder.rstrip("/")) if folder else run.service.store_of(run.name)
-    )
-    listed = islice(store.list(keys.SNAPSHOTS), _MOST_LISTED)
-    found = await run.service.call(lambda: deque(map(keys.snapshot_seq, listed), maxlen=_MOST_SNAPSHOTS))
-    return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
+    found = await _listed(run, folder, keys.SNAPSHOTS, keys.snapshot_seq, _MOST_SNAPSHOTS)
+    return Rendered.of(SnapshotList(snapshots=found))
+
+
+async def _listed(
+    run: RunRequest, folder: str, below: str, seq_of: Callable[[str], int | None], most: int
+) -> tuple[int, ...]:
+    """Return the numbers that keys below a log's folder name, ascending; where there are very many, the newest."""
+    store = run.service.store_of(run.name)
+    listed = islice(store.list(folder + below), _MOST_LISTED)
+    found = await run.service.call(lambda: deque((seq_of(key.removeprefix(folder)) for key in listed), maxlen=most))
+    return tuple(seq for seq in found if seq is not None)
 
 
 async def document(run: RunRequest, key: str) -> Response:

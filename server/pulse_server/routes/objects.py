@@ -149,21 +149,33 @@ async def take_object(request: Request, run: RunRequest, key: str) -> Response:
         InvalidRequest: its length was not said (411).
         AlreadyExists: the key is taken.
     """
+    announced = _announced(request, run, key)
+    await check_size(run, key, announced)
+    return await spooled(request, run, key)
+
+
+async def spooled(request: Request, run: RunRequest, key: str) -> Response:
+    """Store what comes with a request, however large it is; raises as `take_object`."""
     service, name = run.service, run.name
-    if service.urls.signs:
-        raise InvalidArgument(f"objects of {name!r} go to the store itself: ask for an upload of {key}")
-    announced = request.headers.get("content-length", "")
-    if not announced.isdigit():
-        raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
-    await check_size(run, key, int(announced))
+    announced = _announced(request, run, key)
     store, sender = service.store_of(name), CALLER.get()
     try:
-        await service.spool.put(store, key, request.stream(), int(announced), sender=sender, run=name)
+        await service.spool.put(store, key, request.stream(), announced, sender=sender, run=name)
     except ClientDisconnect:
         return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
     except AlreadyExists as error:
         raise AlreadyExists(f"run {name!r} has {key} already: keys are fresh for every write") from error
     return no_content(HTTPStatus.CREATED)
+
+
+def _announced(request: Request, run: RunRequest, key: str) -> int:
+    """Return how long the object is said to be that comes with a request, where the service takes it itself."""
+    if run.service.urls.signs:
+        raise InvalidArgument(f"objects of {run.name!r} go to the store itself: ask for an upload of {key}")
+    announced = request.headers.get("content-length", "")
+    if not announced.isdigit():
+        raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
+    return int(announced)
 
 
 async def _chunks(service: Service, store: Store, key: str, start: int, stop: int) -> AsyncIterator[bytes]:

@@ -23,18 +23,20 @@ from pulse_server.transport.urls import own_path
 
 router = operations("uploads")
 MAX_PARTS: Final = 10_000
+COMPLETE_BYTES: Final = 2 << 20
+"""Of the request that completes an upload of so many parts."""
 _MIB: Final = 1 << 20
 UploadName = Annotated[str, segment("an upload's id", "[A-Za-z0-9_-]{1,2048}", "dXBsb2FkLTE")]
 ObjectKey = Annotated[str, text("the object's key", ".{1,1024}", examples.PATCH)]
-_SIGNED: Final = SignedRequest(
+SIGNED: Final = SignedRequest(
     url=examples.SIGNED,
     headers={"content-length": "81000000", "if-none-match": "*", "x-amz-checksum-sha256": "0dHR0Q=="},
 )
 
 
-_UPLOAD: Final = UploadRequest(key=examples.PATCH, size=81_000_000, sha256=examples.SHA256)
-_PART: Final = PartRequest(key=examples.PATCH, number=1, size=64 * _MIB, sha256=examples.SHA256)
-_COMPLETE: Final = CompleteRequest(
+UPLOAD: Final = UploadRequest(key=examples.PATCH, size=81_000_000, sha256=examples.SHA256)
+PART: Final = PartRequest(key=examples.PATCH, number=1, size=64 * _MIB, sha256=examples.SHA256)
+COMPLETE: Final = CompleteRequest(
     key=examples.PATCH, parts=(PartDone(number=1, etag='"5d41402a"', sha256=examples.SHA256),)
 )
 
@@ -46,17 +48,23 @@ _COMPLETE: Final = CompleteRequest(
     description=("Without `sha256` the object goes in parts, or through the service."),
     response_model=UploadBody,
     responses={
-        201: answer("How to store the object.", UploadBody(kind="put", request=_SIGNED)),
+        201: answer("How to store the object.", UploadBody(kind="put", request=SIGNED)),
         400: problem("The key is not valid, or the object is too large."),
     },
 )
-async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, document(_UPLOAD)]) -> Response:
+async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, document(UPLOAD)]) -> Response:
     """Begin to store an object."""
-    service, key = run.service, checked_key(wanted.key)
+    key = checked_key(wanted.key)
     await check_size(run, key, wanted.size)
+    return await begun(run, key, wanted, own_path(run.name, key))
+
+
+async def begun(run: RunRequest, key: str, wanted: UploadRequest, own: str) -> Response:
+    """Return how to store an object of a run; ``own`` is where the service takes it itself, if the store can't sign."""
+    service = run.service
     settings, signer = service.settings, service.store_of(run.name).presigner()
     if signer is None:
-        body = UploadBody(kind="direct", request=SignedRequest(url=own_path(run.name, key), headers={}))
+        body = UploadBody(kind="direct", request=SignedRequest(url=own, headers={}))
     elif wanted.sha256 is not None and wanted.size <= settings.single_put_bytes:
         put = await service.call(signer.presign_put, key, wanted.size, wanted.sha256, settings.url_ttl_s)
         body = UploadBody(kind="put", request=_signed(service, put, wanted.size))
@@ -72,15 +80,20 @@ async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, documen
     summary="Get the request that stores one part",
     response_model=SignedRequest,
     responses={
-        200: answer("The request to send.", _SIGNED),
+        200: answer("The request to send.", SIGNED),
         400: problem("The key or the upload is not valid, or the store can't presign."),
     },
 )
-async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartRequest, document(_PART)]) -> Response:
+async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartRequest, document(PART)]) -> Response:
     """Sign the request that stores a part."""
-    service, upload_id = run.service, _decoded(upload)
-    key, signer = checked_key(part.key), _signer(run)
+    key = checked_key(part.key)
     await check_size(run, key, part.number * part.size)  # all parts but the last are of one size
+    return await signed(run, key, upload, part)
+
+
+async def signed(run: RunRequest, key: str, upload: str, part: PartRequest) -> Response:
+    """Return the request that stores a part of an object of a run."""
+    service, upload_id, signer = run.service, _decoded(upload), _signer(run)
     put = await service.call(
         signer.presign_part, key, upload_id, part.number, part.size, part.sha256, service.settings.url_ttl_s
     )
@@ -98,13 +111,17 @@ async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartReq
         409: problem("The key is taken."),
     },
 )
-@body_limit(2 << 20, values=3 * MAX_PARTS + 1)  # of 10,000 parts
+@body_limit(COMPLETE_BYTES, values=3 * MAX_PARTS + 1)
 async def complete_upload(
-    run: PublishRun, upload: UploadName, wanted: Annotated[CompleteRequest, document(_COMPLETE)]
+    run: PublishRun, upload: UploadName, wanted: Annotated[CompleteRequest, document(COMPLETE)]
 ) -> Response:
     """Make an object of its parts."""
-    upload_id = _decoded(upload)
-    key, signer = checked_key(wanted.key), _signer(run)
+    return await completed(run, checked_key(wanted.key), upload, wanted)
+
+
+async def completed(run: RunRequest, key: str, upload: str, wanted: CompleteRequest) -> Response:
+    """Make an object of a run of its parts."""
+    upload_id, signer = _decoded(upload), _signer(run)
     parts = [UploadedPart(part.number, part.etag, part.sha256) for part in wanted.parts]
     try:
         await run.service.call(signer.finish_parts, key, upload_id, parts)
@@ -125,8 +142,12 @@ async def complete_upload(
 )
 async def abort_upload(run: PublishRun, upload: UploadName, key: ObjectKey) -> Response:
     """Give up an upload."""
-    upload_id, key = _decoded(upload), checked_key(key)
-    await run.service.call(_signer(run).abort_parts, key, upload_id)
+    return await aborted(run, checked_key(key), upload)
+
+
+async def aborted(run: RunRequest, key: str, upload: str) -> Response:
+    """Give up an upload of an object of a run."""
+    await run.service.call(_signer(run).abort_parts, key, _decoded(upload))
     return no_content()
 
 

@@ -59,6 +59,17 @@ class DocumentStore(WrapperStore):
         if if_absent and _is_document(key):
             self._remember(key, b"".join(body_views(data)))
 
+    def delete(self, key: str) -> None:
+        """Remove an object: see Store.delete."""
+        self.forget(key)
+        super().delete(key)
+        self.forget(key)  # whoever read it meanwhile has remembered it
+
+    def forget(self, key: str) -> None:
+        """Remember a document no more: the next one to ask for it reads it anew."""
+        with self._lock:
+            self._nbytes -= len(self._known.pop(key, b""))
+
     def known(self, key: str) -> bytes | None:
         """Return a document if it is in memory; asks nothing of the store."""
         with self._lock:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from starlette.types import Receive
@@ -80,7 +81,10 @@ class Admits(Protocol[R_co]):
     """Appends to a log, for others: see `AppendGuard`."""
 
     def admit(self, sealed: bytes) -> R_co:
-        """Append a sealed record."""
+        """Append a sealed record of a writer."""
+
+    def admit_copied(self, sealed: bytes, seq: int) -> R_co:
+        """Append a sealed record that a mirror brings, at its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +267,19 @@ class LogFeed(Generic[S, R]):
             if gone is not None:
                 gone.cancel()
 
-    async def append(self, sealed: bytes) -> R:
+    async def append(self, sealed: bytes, *, copied: int | None = None) -> R:
         """Append a record for a writer, and tell those who wait; goes on to its end even if the caller is cancelled.
 
+        Args:
+            sealed: the record.
+            copied: its number, where a mirror brings it to a copy.
+
         Raises:
-            As ``admit`` of the append guard.
+            As ``admit``, or ``admit_copied``, of the append guard.
         """
-        task = asyncio.get_running_loop().create_task(self._append(sealed), name=f"append to {self.run}")
+        guard = self._append_guard
+        admit = guard.admit if copied is None else partial(guard.admit_copied, seq=copied)
+        task = asyncio.get_running_loop().create_task(self._append(admit, sealed), name=f"append to {self.run}")
         self._appends.add(task)
         task.add_done_callback(self._appended)
         return await asyncio.shield(task)
@@ -302,10 +312,10 @@ class LogFeed(Generic[S, R]):
         if not task.cancelled():
             task.exception()  # looked at here, too, since the caller may have gone
 
-    async def _append(self, sealed: bytes) -> R:
+    async def _append(self, admit: Callable[[bytes], R], sealed: bytes) -> R:
         async with self._appending, self._turns.turn(CALLER.get()):  # those that wait for their turn take no thread
             began = self._clock()
-            record = await in_thread(self._pool, self._append_guard.admit, sealed)
+            record = await in_thread(self._pool, admit, sealed)
         self._note(began)
         self._publish(self._reader.state)
         self._put_off()

@@ -11,14 +11,16 @@ import pulse_registry
 from pulse_registry.cli.app import main
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import Fenced, InvalidArgument, Mirrored
+from pulse_registry.format import keys
 from pulse_registry.mirror import Mirror
 from pulse_registry.store import Store, open_store
+from pulse_schemas import Countersignature
 from tests.support.outer_rounds import make_rounds
 from tests.support.registries import RUN, change, small_model
 from tests.support.service import serving
 
-OWN = ("leases/", "clock", "mirror", "reports/", "outer/head", "outer/log/snapshots/")
-"""What a root has for itself, and what a service gives nobody."""
+OWN = ("leases/", "clock", "mirror", "reports/")
+"""What a root has for itself."""
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -36,12 +38,18 @@ def _push(root: str, token: str | None, versions: int) -> None:
             registry.push(step, model)
 
 
+def _countersign(root: str, seq: int) -> None:
+    of = Countersignature(run=RUN, seq=seq, record="a" * 64)
+    open_store(root).put(f"{RUN}/{keys.countersignature_key(seq)}", of.seal())
+
+
 def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     make_rounds(str(near), RUN, 2)
     _push(str(near), None, 70)
+    _countersign(str(near), 2), _countersign(str(near), 40)
     with serving(str(near), tmp_path) as service:
         token = service.new_token("read")
         service.await_token(token)
@@ -59,7 +67,7 @@ def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
             mirror.catch_up()
         assert _tree(far) == _tree(near)
         assert main(["mirror", service.url, str(far)]) == 2, "it lists no runs"
-        with pytest.raises(InvalidArgument, match="is a service, and a copy goes to the bucket itself"):
+        with pytest.raises(InvalidArgument, match="is a service as trainers see it"):
             Mirror(open_store(str(near)), store, RUN)
 
 
@@ -74,6 +82,31 @@ def test_a_trainer_behind_a_service_is_told_where_its_run_has_moved(tmp_path: Pa
         assert main(["promote", str(far), "--from", str(near), "--runs", RUN]) == 0
         with pytest.raises(Fenced, match=f"record 2 moved it to {far.as_uri()}"):
             trainer.push(1, model)
+
+
+def test_a_run_is_copied_from_one_service_to_another_by_a_mirror_with_two_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    make_rounds(str(near), RUN, 2)
+    _push(str(near), None, 3)
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    with serving(str(near), tmp_path / "a") as source, serving(str(far), tmp_path / "b") as destination:
+        read, write = source.new_token("read"), destination.new_token("mirror")
+        source.await_token(read), destination.await_token(write)
+        monkeypatch.setenv("PULSE_TOKEN", read)
+        command = ["mirror", "--runs", RUN, "--json", source.url, destination.url]
+        monkeypatch.setenv("PULSE_COPY_TOKEN", destination.token)
+        assert main(command) == 8, "it is one of scope publish"
+        assert not far.exists() or not list(open_store(str(far)).list(f"{RUN}/log/"))
+        monkeypatch.setenv("PULSE_COPY_TOKEN", write)
+        capsys.readouterr()
+        assert main(command) == 0
+        [told] = json.loads(capsys.readouterr().out)["runs"]
+        assert told["seq"] == told["source_seq"] >= 3
+        with pulse_registry.open(destination.url, run=RUN, token=write) as registry:
+            assert registry.pull("latest", into=small_model()).version == len(registry.versions()) - 1
+    assert _tree(far) == _tree(near)
 
 
 def test_a_service_over_a_copy_serves_readers_and_takes_no_push(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_the_outer_log_has_snapshots_and_a_hint_of_its_own() -> None:
         assert client.get("run/outer/head") == b'{"h":1}'
         assert not client.exists("run/head")
         assert list(client.list("other/outer/log/snapshots/")) == []
-        with pytest.raises(InvalidArgument, match="lists the snapshots of a run"):
+        with pytest.raises(InvalidArgument, match="lists the countersignatures of a run"):
             client.list("run/inner/log/snapshots/")
         client.close()
 

@@ -19,6 +19,7 @@ from pulse_registry.mirror import mirror as mirror_module
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.testing import CountingStore, FaultStore
 from pulse_registry.testing.fault import Fault
+from tests.support.bases import LENDER, base_files, lend, opened
 from tests.support.mirrors import copy, mirror, missing, tree
 from tests.support.records import DictStore
 from tests.support.registries import RUN, change, quick, small_model, without_pauses
@@ -49,7 +50,10 @@ class Watched(DictStore):
 
 @dataclass
 class Story:
-    """What happens at the source, chapter by chapter: pushes, merged patches and keyframes, tags, two collections."""
+    """What happens at the source, chapter by chapter.
+
+    Pushes on a base that another run lends, merged patches and keyframes, tags, two collections.
+    """
 
     source: DictStore = field(default_factory=DictStore)
     chapters: Iterator[None] = field(init=False)
@@ -76,7 +80,10 @@ class Story:
                 registry.push(step, model, files={"config.json": str(step // 3).encode()})
 
     def _chapters(self) -> Iterator[None]:
-        self._push(0, 5)
+        lend(self.source)
+        with opened(self.source, RUN, base=LENDER) as registry:
+            registry.push(0, small_model())
+        self._push(1, 4)
         yield
         with quick(self.source) as registry:
             compactor = registry.compactor(CompactOptions())
@@ -126,6 +133,7 @@ def tell(nth: int, action: str, side: str, beside: Callable[[Story, Watched], No
     for _ in range(2):  # the second one deletes what records of the first one freed
         copy(story.source, copied, policy=NOW)
     assert tree(copied) == tree(story.source)
+    assert all(story.source.objects[key] == copied.objects[key] for key in base_files(copied))
     return len(counted.ledger) >= nth
 
 

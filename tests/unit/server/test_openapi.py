@@ -19,7 +19,7 @@ from tests.unit.server.described import meaning
 
 DOCUMENT = api()
 OPERATIONS = [(path, method) for path, item in sorted(DOCUMENT["paths"].items()) for method in sorted(item)]
-SCOPES = {"none", "any", "read", "publish", "admin"}
+SCOPES = {"none", "any", "read", "publish", "mirror", "admin"}
 
 
 def test_the_file_is_current() -> None:
@@ -117,7 +117,7 @@ def test_answers_are_as_they_are_told() -> None:
                 ("/events", "/metrics", "/objects/{path}", "/segments/{name}", "/_bases/{base}/{file}")
             ):
                 continue
-            target = path.format(run=RUN, version="latest", seq="0", id="0" * 64)
+            target = path.format(run=RUN, version="latest", seq="0", id="0" * 64, key="mirror")
             answer = client.get(target)
             media = DOCUMENT["paths"][path][method]["responses"][str(answer.status_code)]["content"]
             media_type = answer.headers["content-type"]
