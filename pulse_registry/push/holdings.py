@@ -27,6 +27,7 @@ from pulse_registry.push.gaps import what_is_amiss
 from pulse_registry.weights.box import Box
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import View
+from pulse_registry.weights.reading import Derived
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
@@ -49,7 +50,7 @@ class Holding:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Spoken:
     """What this rank speaks for.
 
@@ -58,22 +59,28 @@ class Spoken:
         sources: of each tensor of the local layout that has cells, the name of the view that it is a run of, and the
             first cell of that run.
         replicated: boxes that other ranks hold, too, whole, as this rank holds them: what a replica check compares.
+        numbers: of the tensors of the local layout, by name.
     """
 
     slices: SliceMap
     sources: Sequence[tuple[str, int]]
     replicated: tuple[Holding, ...]
+    numbers: Mapping[str, int]
 
-    def live(self, views: Mapping[str, View]) -> dict[str, View]:
+    def live(self, views: Mapping[str, View]) -> Mapping[str, View]:
         """Return the cells that it speaks for as they are now, by name in the local layout."""
         local = self.slices.local
         tensors, sizes = local.layout.tensors, local.sizes
         if not self.sources:
             return {tensor.name: _nothing(tensor.dtype) for tensor in tensors}
-        return {
-            tensor.name: _cut(views[name], first, cells)
-            for tensor, (name, first), cells in zip(tensors, self.sources, sizes, strict=True)
-        }
+
+        def cut(local_name: str) -> View:
+            number = numbers[local_name]
+            name, first = self.sources[number]
+            return _cut(views[name], first, sizes[number])
+
+        numbers = self.numbers
+        return Derived(views, self, numbers, cut)
 
 
 @cycles_kept()
@@ -236,7 +243,8 @@ def _spoken(geometry: Geometry, holdings: Sequence[Holding], places: Sequence[tu
         Tensor(name=f"{number:09d}", dtype=layout[tensor].dtype, shape=(box.cells,))
         for number, (tensor, box) in enumerate(boxes)
     ]
-    return Spoken(SliceMap(geometry, Layout(tensors=tuple(found)), boxes, {}), sources, tuple(replicated))
+    numbers = {tensor.name: number for number, tensor in enumerate(found)}
+    return Spoken(SliceMap(geometry, Layout(tensors=tuple(found)), boxes, {}), sources, tuple(replicated), numbers)
 
 
 def _tensor_and_offsets(piece: tuple[int, Box, str, int]) -> tuple[int, tuple[int, ...]]:

@@ -42,7 +42,8 @@ from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, layout_of, read_model
+from pulse_registry.weights.model import Model, View, layout_of
+from pulse_registry.weights.reading import ModelReader, once
 from pulse_schemas import CommitRecord, KeyframeRef, PatchRef, Record
 
 _logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
         self._keyframes = ShardedKeyframes(context, peers, self._log, new_id, options)
         self._lapse = Lapse(peers, self._lock)
         self._prepared: Prepared | None = None
+        self._models = ModelReader()
 
     def push(
         self,
@@ -157,8 +159,8 @@ class ShardedPublisher(Publishing[ShardedPush]):
     def _described(self, model: Model) -> tuple[Mapping[str, View], bytes, Exception | None]:
         """Read this rank's part of the model; what is wrong with it is for all ranks to raise."""
         try:
-            views = read_model(model)
-            id_, prepared = fingerprint(views), self._prepared
+            views = self._models.read(model)
+            id_, prepared = once(views, fingerprint, lambda: fingerprint(views)), self._prepared
             if prepared is None or prepared.id != id_:
                 layout_of(views, self._options.dtype)  # what can't be published is told by this call
             return views, id_, None

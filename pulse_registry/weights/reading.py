@@ -1,52 +1,62 @@
-"""Reading of one model again and again: as long as its tensors stay the same, so does what was made of them.
+"""Reading of models again and again: as long as a model's tensors stay the same, so does what was made of them.
 
-A push or a pull of one changed cell then costs one pass over the tensors: their names, addresses, shapes, strides
-and dtypes are compared with those of the time before. Tensors that are the same by all of these, and whose
-memory has never been let go of meanwhile, have the same layout, lie in the same places and can be written as before.
+A push or a pull of one changed cell then costs one pass over the tensors, which compares them with what is known of
+them (`weights/known_tensors.py`): the same ones have the same layout, lie in the same places and can be written as
+before.
 """
 
 from __future__ import annotations
 
-import operator
-import sys
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
-
-import numpy as np
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from pulse_kernels import Spans, SpanTable
 from pulse_registry.errors import InvalidModel
 from pulse_registry.weights.cell_space import Geometry, Group
-from pulse_registry.weights.model import Model, View, check_own, hindrance, is_module, read_tensors, tensors_of, view_of
-from pulse_registry.weights.slice import is_sharded
+from pulse_registry.weights.known_tensors import KnownTensors
+from pulse_registry.weights.model import Model, View, check_own, is_module, read_tensors, tensors_of, view_of
 
 T = TypeVar("T")
-_NEGATED: Final = frozenset({"F64", "F32", "F16"})
-"""Dtypes whose tensors may be the negated view of others: the imaginary part of a conjugate, of complex numbers."""
+_KEPT: Final = 4
+"""How many models a reader knows: one that is pushed, or pulled into, and some that take turns with it."""
 
 
-class Reading(Mapping[str, View]):
+class Remembered(Mapping[str, View]):
+    """Views of tensors of which is remembered what was made of them, for as long as they are the same."""
+
+    @abstractmethod
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """Return what is made of these tensors, under a name of it; made once for as long as they stay the same.
+
+        It must keep none of their memory. Of two threads that make it at once, both get what the first one made.
+        """
+
+
+class Reading(Remembered):
     """The views of a model's tensors, by name, for one call; each is made when it is first asked for.
 
     It keeps the tensors' memory, wherever the tensors are moved meanwhile; a view that is made after that is refused
     (InvalidModel). What was made of them, and keeps none of their memory, goes on to the next reading; see ``once``.
     """
 
-    def __init__(self, known: _Known, values: Sequence[Any], owners: Sequence[Any], views: dict[str, View]) -> None:
-        self._known, self._values, self._owners, self._views = known, values, owners, views
+    def __init__(
+        self, known: KnownTensors, tensors: Sequence[Any], owners: Sequence[Any], views: dict[str, View]
+    ) -> None:
+        self._known, self._tensors, self._owners, self._views = known, tensors, owners, views
 
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
-        """Return what is made of these tensors, under a name of it; made once for as long as they stay the same.
+        """See ``Remembered``."""
+        return _noted(self._known.notes, what, make)
 
-        It must keep none of their memory. Of two threads that make it at once, both get what the first one made.
-        """
-        notes = self._known.notes
-        if what not in notes:
-            notes.setdefault(what, make())
-        found: T = notes[what]
-        return found
+    def addresses_of(self, values: Sequence[Any]) -> list[int] | None:
+        """Return where a module's parameters and buffers are; None where one of them has no memory."""
+        plain = self._known.plain(values)
+        try:
+            return None if plain is None else [tensor.data_ptr() for tensor in plain]
+        except (RuntimeError, ValueError):
+            return None
 
     def owns(self, memory: Sequence[int]) -> bool:
         """Whether these tensors were found to be of a module whose parameters and buffers are at these addresses."""
@@ -63,9 +73,9 @@ class Reading(Mapping[str, View]):
     def __getitem__(self, name: str) -> View:
         view = self._views.get(name)
         if view is None:
-            number = self._known.numbers[name]
-            view = view_of(name, self._values[number])
-            if view.identity != self._known.identities[number] or view.copied:
+            known, number = self._known, self._known.numbers[name]
+            view = view_of(name, self._tensors[number], None if known.parts is None else known.parts[number])
+            if view.identity != known.identities[number] or view.copied:
                 raise InvalidModel(f"tensor {name!r} was given other memory while it was in use: begin anew")
             self._views[name] = view
         return view
@@ -77,26 +87,70 @@ class Reading(Mapping[str, View]):
         return len(self._known.numbers)
 
 
+class Derived(Remembered):
+    """Views that are made of others, each when it is first asked for: cut, or under other names."""
+
+    def __init__(self, of: Mapping[str, View], by: object, names: Collection[str], make: Callable[[str], View]) -> None:
+        """Derive the view of each name.
+
+        Args:
+            of: the views that they are made of; all that is remembered goes with those.
+            by: what says how they are made, in the same way for as long as it lives.
+            names: of the derived views.
+            make: makes one.
+        """
+        self._of, self._names, self._make = of, names, make
+        self._views: dict[str, View] = {}
+        notes: MutableMapping[object, dict[Hashable, Any]] = once(of, Derived, WeakKeyDictionary)
+        self._notes = notes.setdefault(by, {})
+
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """See ``Remembered``."""
+        return _noted(self._notes, what, make)
+
+    def __getitem__(self, name: str) -> View:
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._make(name)
+        return view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class ModelReader:
-    """Reads models, and knows the tensors of the last one; of slices, and of tensors in files, it knows none.
+    """Reads models, and knows the tensors of the last ones; of tensors in files it knows none.
 
     It keeps no tensor alive. Thread-safe.
     """
 
     def __init__(self) -> None:
-        self._known: _Known | None = None
+        self._known: tuple[KnownTensors, ...] = ()
 
     def read(self, model: Model) -> Mapping[str, View]:
         """Return the views of all tensors by name; see ``read_model``."""
-        tensors, known = tensors_of(model), self._known
+        tensors, kept = tensors_of(model), self._known
         names, values = list(tensors), list(tensors.values())
-        if known is not None:
-            owners = known.owners(names, values)
-            if owners is not None:
-                return Reading(known, values, owners, {})
+        for known in kept:
+            found = known.found_in(names, values)
+            if found is not None:
+                self._keep(known, kept)
+                return Reading(known, *found, {})
         views = read_tensors(tensors)
-        self._known = known = _Known.of(names, values, views)
-        return views if known is None else Reading(known, values, (), views)
+        new = KnownTensors.of(names, values, views)
+        if new is None:
+            return views
+        self._keep(new, kept)
+        return Reading(new, (), (), views)
+
+    def _keep(self, known: KnownTensors, kept: Sequence[KnownTensors]) -> None:
+        """Keep the one that was met last first; those are let go of that will not be met again, and the oldest."""
+        if not kept or kept[0] is not known:
+            others = [one for one in kept if one is not known and not one.gone]
+            self._known = (known, *others)[:_KEPT]
 
     def read_destination(self, model: Model) -> Mapping[str, View]:
         """Return the views of a model that is to be written into: ``read``, and ``check_own``."""
@@ -104,7 +158,7 @@ class ModelReader:
         if not isinstance(views, Reading):
             check_own(model, views)
         elif is_module(model):
-            memory = _addresses_of(model)
+            memory = views.addresses_of((*model.parameters(), *model.buffers()))
             if memory is None or not views.owns(memory):
                 check_own(model, views)
                 views.owned_by(memory or ())
@@ -114,8 +168,8 @@ class ModelReader:
 
 
 def once(views: Mapping[str, View], what: Hashable, make: Callable[[], T]) -> T:
-    """Return what is made of a model's tensors: once, where they are a `Reading`; see there."""
-    return views.once(what, make) if isinstance(views, Reading) else make()
+    """Return what is made of a model's tensors: once, where they are `Remembered`; see there."""
+    return views.once(what, make) if isinstance(views, Remembered) else make()
 
 
 def spans_of(views: Mapping[str, View], geometry: Geometry, group: Group) -> Spans:
@@ -133,140 +187,15 @@ def spans_of(views: Mapping[str, View], geometry: Geometry, group: Group) -> Spa
         return SpanTable.of(runs, group.cell_type.dtype)
 
     found = None
-    if isinstance(views, Reading) and views.once("on host", lambda: all(view.on_host for view in views.values())):
+    if isinstance(views, Remembered) and views.once("on host", lambda: all(view.on_host for view in views.values())):
         found = views.once(("spans", geometry.id, group.number), table)
     if found is not None:
         return found
     return [views[tensors[span.tensor].name].span(span.start, span.stop) for span in group.spans]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
-    """The tensors of a model as they were read, without their memory.
-
-    Attributes:
-        names: of the tensors, in the model's order.
-        numbers: of the tensors, by name.
-        marks: of each, all that a view is made of, but for the device: as long as memory is there, no other device has
-            its address.
-        identities: of the views.
-        empty: the devices of the tensors without cells, by number: there is no memory to tell of them.
-        floats: numbers of the torch tensors that may come to be a negated view.
-        memory: of all tensors: weak references to its owners.
-        notes: what was made of them, by name.
-        owned: the addresses of the parameters and buffers of the module that they were last found to be of.
-    """
-
-    names: list[str]
-    numbers: dict[str, int]
-    marks: list[tuple[Any, ...]]
-    identities: list[tuple[Any, ...]]
-    empty: dict[int, Any]
-    floats: list[int]
-    memory: list[weakref.ref[Any]]
-    notes: dict[Hashable, Any] = field(default_factory=dict)
-    owned: list[Sequence[int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, names: Sequence[str], values: Sequence[Any], views: Mapping[str, View]) -> Self | None:
-        """Take note of tensors; None where they can't be told by a look at each."""
-        read = list(views.values())
-        if any(map(is_sharded, values)) or any(view.copied for view in read):
-            return None
-        if all(view.tensor is not None for view in read):
-            marks = _torch_marks(values)
-        elif all(isinstance(value, np.ndarray) for value in values):
-            marks = _numpy_marks(values)
-        else:
-            return None
-        owners = {id(view.owner): view.owner for view in read}
-        return cls(
-            list(names),
-            {name: number for number, name in enumerate(names)},
-            marks,
-            [view.identity for view in read],
-            {n: getattr(view.tensor, "device", None) for n, view in enumerate(read) if not view.size},
-            [number for number, view in enumerate(read) if view.tensor is not None and view.dtype in _NEGATED],
-            [weakref.ref(owner) for owner in owners.values()],
-        )
-
-    def owners(self, names: Sequence[str], values: Sequence[Any]) -> list[Any] | None:
-        """Return what owns the memory of tensors, if these are the same ones; else None."""
-        if names != self.names:
-            return None
-        try:
-            if not self._same(values):
-                return None
-        except (AttributeError, RuntimeError, ValueError):  # of what is no tensor, or one without memory
-            return None
-        owners = list(map(operator.call, self.memory))
-        return None if type(None) in map(type, owners) else owners
-
-    def _same(self, values: Sequence[Any]) -> bool:
-        if isinstance(values[0], np.ndarray):
-            return _same_numpy(values, self.marks)
-        torch = sys.modules["torch"]
-        return (
-            _same_torch(values, self.marks)
-            and not any(values[number].is_neg() for number in self.floats)
-            and all(hindrance(torch, values[number]) is None for number in self.empty)
-            and all(values[number].device == device for number, device in self.empty.items())
-        )
-
-
-def _addresses_of(module: Any) -> list[int] | None:
-    """Return where a module's parameters and buffers are; None where one of them has no memory."""
-    try:
-        return [tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers())]
-    except (RuntimeError, ValueError):
-        return None
-
-
-# What a mark is made of stands here twice: a call for each tensor would take as long as the look itself.
-def _torch_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    shared: dict[Any, Any] = {}
-    return [
-        (
-            type(v),
-            v.data_ptr(),
-            shared.setdefault(v.shape, v.shape),
-            v.dtype,
-            v.is_contiguous() or v.stride(),
-        )
-        for v in values
-    ]
-
-
-def _same_torch(values: Sequence[Any], marks: Sequence[tuple[Any, ...]]) -> bool:
-    for v, (kind, address, shape, dtype, strides) in zip(values, marks, strict=True):
-        if (
-            v.data_ptr() != address
-            or type(v) is not kind
-            or v.shape != shape
-            or v.dtype is not dtype
-            or (v.is_contiguous() or v.stride()) != strides
-        ):
-            return False
-    return True
-
-
-def _numpy_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    shared: dict[Any, Any] = {}
-    return [
-        (
-            type(v),
-            v.ctypes.data,
-            shared.setdefault(v.shape, v.shape),
-            v.dtype,
-            shared.setdefault(v.strides, v.strides),
-            v.flags.writeable,
-        )
-        for v in values
-    ]
-
-
-def _same_numpy(values: Sequence[Any], marks: Sequence[tuple[Any, ...]]) -> bool:
-    for v, mark in zip(values, marks, strict=True):
-        if (type(v), v.ctypes.data, v.shape, v.dtype, v.strides, v.flags.writeable) != mark:
-            return False
-    return True
+def _noted(notes: dict[Hashable, Any], what: Hashable, make: Callable[[], T]) -> T:
+    if what not in notes:
+        notes.setdefault(what, make())
+    found: T = notes[what]
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,6 +11,8 @@ import torch
 from pulse_registry import InvalidModel, Registry
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
+from pulse_registry.weights.model import read_model
+from pulse_registry.weights.reading import ModelReader, once
 
 if TYPE_CHECKING:  # it takes seconds to import, in every process that collects this file
     from torch.distributed.tensor import DeviceMesh
@@ -71,3 +73,33 @@ def test_a_shard_is_refused_by_a_push_that_takes_whole_tensors(registry: Registr
 
     with pytest.raises(InvalidModel, match=r"'w' is sharded, .*open it on every rank, with process_group"):
         registry.push(0, {"w": Slice(torch.ones(2, 4, dtype=torch.bfloat16), of=(4, 4), at=(2, 0))})
+
+
+def test_distributed_tensors_that_stay_are_read_once_and_others_anew(mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    def made(model: Any) -> bool:
+        found: list[bool] = []
+        views = reader.read_destination(model)
+        assert [view.identity for view in views.values()] == [view.identity for view in read_model(model).values()]
+        once(views, "made", lambda: found.append(True))
+        return bool(found)
+
+    reader, local = ModelReader(), torch.zeros(4, 4)
+    models = [
+        {"w": DTensor.from_local(local, mesh, [Shard(0)])},
+        {"w": DTensor.from_local(local, mesh, [Replicate()])},
+        {"w": DTensor.from_local(local.clone(), mesh, [Replicate()])},
+        {"w": DTensor.from_local(local, mesh, [Replicate()], shape=torch.Size((4, 4)), stride=(4, 1)), "v": local},
+    ]
+    for model in models:
+        assert made(model)
+        assert not made(dict(model))
+    module = torch.nn.Linear(4, 4)
+    fully_shard(module, mesh=mesh)
+    assert [made(module) for _ in range(3)] == [True, False, False]
+    weight: Any = module.weight
+    kept = weight.to_local().detach()
+    weight._local_tensor = kept.clone()
+    assert [made(module) for _ in range(2)] == [True, False]
