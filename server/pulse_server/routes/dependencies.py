@@ -3,6 +3,7 @@
 FastAPI reads the types of a dependency's parameters when it is made: no `annotations` from the future here.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, cast
@@ -22,6 +23,8 @@ from pulse_server.service import Service
 from pulse_server.tokens import SCOPES
 
 _SCOPES: Final[dict[str, Scope]] = {scope: scope for scope in SCOPES}
+_EARLIEST: Final = 0.75
+"""Of the time that somebody would wait: when a wait in vain may end."""
 
 
 class Token(SecurityBase):
@@ -82,11 +85,14 @@ class RunRequest:
     async def wait_for(self, feed: LogFeed[S, R], ready: Callable[[S], bool], seconds: float) -> bool:
         """Wait as `LogFeed.wait` does, but no longer than the service allows; then check the token again.
 
+        A wait in vain ends up to a quarter earlier than it might: who began to wait together, as after a restart of the
+        service, would ask again together, each time.
+
         Raises:
             Unauthenticated, AccessDenied: the token was revoked, has expired or was changed meanwhile.
         """
-        most = self.service.settings.wait_max_s
-        found = await feed.wait(ready, min(seconds, most), self.request.receive)
+        longest_s = min(seconds, self.service.settings.wait_max_s)
+        found = await feed.wait(ready, random.uniform(_EARLIEST * longest_s, longest_s), self.request.receive)
         self.token.check_again(self.request)
         return found
 

@@ -39,7 +39,7 @@ _MOST_REPLICAS: Final = 1000
 _AVOIDED_BYTES: Final = 1 << 10
 """Of the keys that one worker avoided, which are listed; a dozen of ours fit."""
 _QUIET_S: Final = 60.0
-"""How often what others wrote is read unasked, of a run that has no workers as far as is known."""
+"""How often what others wrote is read unasked, of a run of which they had written nothing."""
 
 logger = logging.getLogger(__name__)
 Notes = Mapping[str, WorkerNote]
@@ -157,33 +157,48 @@ class Reports:
             return len(self._own.get(run, ()))
 
     def share(self) -> None:
-        """Write what is new for the other replicas, and forget what counts no more; nothing is left where nothing does.
-
-        A failure is logged, and made up for the next time.
+        """Write what is new of all runs: see `share_run`.
 
         Raises:
             Exception: what is none of our errors, once all else was shared.
         """
-        with self._lock:
-            self._forget_old()
-            dirty, self._dirty = self._dirty, set()
         defect: Exception | None = None
-        for run in sorted(dirty):
+        for run in self.unshared():
             try:
-                text = self._shared(run)
-                if text is None:
-                    self._store.delete(self._key(run))
-                else:
-                    self._store.put(self._key(run), text)
+                self.share_run(run)
             except Exception as error:  # noqa: BLE001 - what is wrong with one run is no matter of the next
-                if isinstance(error, PulseError):
-                    logger.warning("run %s: the workers' reports are not shared: %s", run, error)
-                else:
-                    defect = error
-                with self._lock:
-                    self._dirty.add(run)
+                defect = error
         if defect is not None:
             raise defect
+
+    def unshared(self) -> list[str]:
+        """Forget what counts no more, and return the runs of which there is something new to write, sorted."""
+        with self._lock:
+            self._forget_old()
+            return sorted(self._dirty)
+
+    def share_run(self, run: str) -> None:
+        """Write what is new of a run for the other replicas; nothing is left where nothing counts.
+
+        A failure is logged, and made up for the next time.
+
+        Raises:
+            Exception: what is none of our errors; it is made up for, too.
+        """
+        with self._lock:
+            self._dirty.discard(run)
+        try:
+            text = self._shared(run)
+            if text is None:
+                self._store.delete(self._key(run))
+            else:
+                self._store.put(self._key(run), text)
+        except Exception as error:
+            with self._lock:
+                self._dirty.add(run)
+            if not isinstance(error, PulseError):
+                raise
+            logger.warning("run %s: the workers' reports are not shared: %s", run, error)
 
     def listed(self, state: RunState) -> WorkerList:
         """Return the workers of a run by name, as far as this replica knows; asks nothing of the store."""
@@ -249,11 +264,13 @@ class Reports:
         return self._age_s(run) >= self._share_s
 
     def is_due(self, run: str) -> bool:
-        """Tell whether that should be read although nobody asks: so that figures don't stand still where workers are,
-        and now and then where none is known.
+        """Tell whether that should be read although nobody asks: so that figures don't stand still where other replicas
+        have heard of workers, and now and then where none has.
         """
-        pause = self._share_s if self._listed(run) else max(self._share_s, _QUIET_S)
-        return self._age_s(run) >= pause
+        with self._lock:
+            others = self._others.get(run, _NOTHING)
+        pause = self._share_s if others.notes or others.gone else max(self._share_s, _QUIET_S)
+        return self._clock() - others.read_at >= pause
 
     def gather(self, run: str) -> None:
         """Read what the other replicas wrote; one LIST and a GET each. A replica's object goes with its last report.

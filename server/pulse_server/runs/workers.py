@@ -34,6 +34,8 @@ _ANNOUNCE_S: Final = 0.1
 _LINES_PER_S: Final = 2_000
 """Workers that are looked through in a second, about: the more there are, the longer a new list of them waits."""
 _MANY_LINES: Final = 1_000
+_BREATH_S: Final = 0.01
+"""Between two runs whose reports are shared."""
 _REST_S: Final = 2.0
 """Until streams are told what there was no room for."""
 
@@ -182,11 +184,18 @@ class Workers:
             await self._call(self.reports.share)
 
     async def share_and_gather(self) -> None:
-        """Share, then read what the other replicas heard, so that this one's figures and lists are theirs, too."""
-        await self.share()
+        """Share, then read what the other replicas heard, so that this one's figures and lists are theirs, too.
+
+        One run after the other, with a rest after each: hundreds in a row would keep answers waiting for seconds.
+        """
+        for run in self.reports.unshared():
+            with self._background.surviving(SHARE):
+                await self._call(self.reports.share_run, run)
+            await asyncio.sleep(_BREATH_S)
         failure: PulseError | None = None
         for feed in [feed for feed in self._feeds if feed.followed]:
             if self.reports.is_due(feed.run):
+                await asyncio.sleep(_BREATH_S)
                 try:
                     with self._background.surviving(SHARE, but=PulseError):
                         await self.gather(feed)

@@ -14,11 +14,13 @@ from typing import Final, Protocol
 
 LOOKERS: Final = 64
 """Looks under way at a time: some 2,000 a second in a store that answers in 30 ms."""
-SHARE, LATE_SHARE, LATE_S = 0.125, 0.5, 0.4
+SHARE, LATE_SHARE, LATE_S = 0.25, 0.5, 0.4
 """Of a core that looks may take; and when they are late by more than so many seconds. The rest is for answers."""
-
-_TICK_S: Final = 0.02
-"""The shortest wait for what is due: looks that come close together are begun together, which costs less."""
+TICK_S: Final = 0.02
+"""The shortest wait for what is due: looks that come close together are begun together, which costs less. As many as
+have their share of a core in that time: of more at once, each would compete with the event loop for the interpreter."""
+_USUAL: Final = 16
+"""Looks whose mean is what they usually take."""
 
 
 class Followed(Protocol):
@@ -31,18 +33,27 @@ class Followed(Protocol):
 class Budget:
     """Processor time that looks may take, and so when the next one may begin.
 
+    Each is counted when it begins, as what looks usually take: those that are late by now don't begin all at once.
+
     Attributes:
-        free_at: when it may, on a clock.
+        free_at: when the next one may begin, on a clock.
     """
 
     def __init__(self) -> None:
         """Begin with nothing spent."""
         self.free_at = float("-inf")
+        self._usual_s = 0.001
 
-    def spend(self, seconds: float, now: float, late_s: float) -> None:
-        """Count a look that took so much; ``late_s``: by how much the next one is late."""
+    def begin(self, now: float, late_s: float) -> float:
+        """Count a look that begins, late by so much; return what it was counted as, for `end`."""
         share = LATE_SHARE if late_s > LATE_S else SHARE
-        self.free_at = max(self.free_at, now - LATE_S) + seconds / share
+        self.free_at = max(self.free_at, now - TICK_S) + self._usual_s / share
+        return self._usual_s
+
+    def end(self, counted_s: float, spent_s: float) -> None:
+        """Count what a look took that has ended."""
+        self.free_at += (spent_s - counted_s) / SHARE
+        self._usual_s += (spent_s - self._usual_s) / _USUAL
 
 
 class Looks:
@@ -119,13 +130,14 @@ class Looks:
             thread.start()
 
     def _work(self) -> None:
-        while (one := self._next()) is not None:
+        while (begun := self._next()) is not None:
+            one, counted_s = begun
             before = self._spent()
             again = one.look()
-            self._done(one, again, self._spent() - before)
+            self._done(one, again, counted_s, self._spent() - before)
 
-    def _next(self) -> Followed | None:
-        """Wait until a look is due, and return at what; None at the end.
+    def _next(self) -> tuple[Followed, float] | None:
+        """Wait until a look is due, and return at what, and what it was counted as; None at the end.
 
         One thread waits for the time to come; the others wait until they are called.
         """
@@ -139,15 +151,17 @@ class Looks:
                 pause = self._pause()
                 if pause is None or pause > 0:
                     self._leading = True
-                    self._lead.wait(None if pause is None else max(pause, _TICK_S))
+                    self._lead.wait(None if pause is None else max(pause, TICK_S))
                     self._leading = False
                     continue
-                _, _, one = heapq.heappop(self._queue)
+                due, _, one = heapq.heappop(self._queue)
                 del self._due[one]
                 self._under_way[one] = None
+                now = self._clock()
+                counted_s = self._budget.begin(now, now - due)
                 if self._queue:
                     self._call_another()
-                return one
+                return one, counted_s
             return None
 
     def _pause(self) -> float | None:
@@ -156,10 +170,10 @@ class Looks:
             heapq.heappop(self._queue)  # it was put off, or forgotten
         return max(self._queue[0][0], self._budget.free_at) - self._clock() if self._queue else None
 
-    def _done(self, one: Followed, again: float | None, spent_s: float) -> None:
+    def _done(self, one: Followed, again: float | None, counted_s: float, spent_s: float) -> None:
         with self._lock:
             now = self._clock()
-            self._budget.spend(spent_s, now, now - self._queue[0][0] if self._queue else 0.0)
+            self._budget.end(counted_s, spent_s)
             known = one in self._under_way
             due = self._under_way.pop(one, None)
             if due is None and again is not None:

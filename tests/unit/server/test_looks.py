@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulse_server.scheduling.looks import LATE_S, LATE_SHARE, SHARE, Budget, Looks
+from pulse_server.scheduling.looks import LATE_S, LATE_SHARE, SHARE, TICK_S, Budget, Looks
 from tests.support.clock import Clock
 from tests.support.waiting import HANG_S, NEVER_S, until
 
@@ -143,21 +143,26 @@ def test_the_end_waits_for_a_look_under_way_and_makes_no_other() -> None:
     assert (one.count, other.count) == (1, 0)
 
 
+@pytest.mark.parametrize("took_s", [0.0001, 0.01])
 @pytest.mark.parametrize(("late_s", "share"), [(0.0, SHARE), (2 * LATE_S, LATE_SHARE)])
-def test_looks_take_no_more_of_a_core_than_their_share(late_s: float, share: float) -> None:
+def test_looks_take_no_more_of_a_core_than_their_share(late_s: float, share: float, took_s: float) -> None:
     clock, budget, spent = Clock(100.0), Budget(), 0.0
     while clock.now < 200.0:
         clock.now = max(clock.now, budget.free_at)
-        spent += 0.01
-        budget.spend(0.01, clock.now, late_s)
+        counted = budget.begin(clock.now, late_s)
+        spent += took_s
+        budget.end(counted, took_s)
     assert spent == pytest.approx(100.0 * share, rel=0.02)
 
 
-def test_what_was_not_spent_is_not_kept_for_long() -> None:
+@pytest.mark.parametrize("late_s", [0.0, 1000.0])
+def test_looks_that_are_due_together_do_not_begin_together(late_s: float) -> None:
     budget = Budget()
-    budget.spend(0.001, 0.0, 0.0)
+    for _ in range(500):  # by now it knows what a look takes
+        budget.end(budget.begin(0.0, 0.0), 0.001)
     number, now = 0, 1000.0
     while budget.free_at <= now:
-        budget.spend(0.01, now, 0.0)
+        budget.begin(now, late_s)  # and none has ended
         number += 1
-    assert number <= LATE_S * SHARE / 0.01 + 1
+    share = LATE_SHARE if late_s else SHARE
+    assert number == pytest.approx(TICK_S * share / 0.001, abs=2)

@@ -209,9 +209,10 @@ def test_only_a_file_that_tells_of_workers_that_have_gone_is_of_the_second_forma
     )
 
 
-def test_what_others_heard_is_due_soon_where_workers_are_and_seldom_where_none_is_known(time: Time) -> None:
+def test_what_others_heard_is_due_soon_where_they_heard_of_workers_and_seldom_where_not(time: Time) -> None:
     store = DictStore()
     one, two = replica(store, time, "one"), replica(store, time, "two")
+    one.take(RUN, "own", REPORT)
     assert one.is_due(RUN)
     one.gather(RUN)
     time.passed += 59
@@ -223,6 +224,13 @@ def test_what_others_heard_is_due_soon_where_workers_are_and_seldom_where_none_i
     one.gather(RUN)
     time.passed += 5
     assert one.is_due(RUN)
+    one.gather(RUN)
+    two.forget(RUN, "a")
+    two.share()
+    time.passed += 5
+    one.gather(RUN)
+    time.passed += 5
+    assert one.is_due(RUN)  # it is known who is gone
 
 
 def test_only_what_is_new_is_written(time: Time) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
+from pulse_server.runs.log_feed import LogFeed
 from pulse_server.tokens import TokenFile, new_token
 from tests.support.apps import LAYOUT, Running, app_over, fill, run_of, running, store_objects, store_record
 from tests.support.records import RUN, DictStore, Script
@@ -200,6 +203,22 @@ def test_old_memory_is_served_with_its_age_while_the_store_is_down(store: DictSt
         until(lambda: client.get("/readyz").status_code == 200)
         store_record(store, script.commit(layout=LAYOUT.id).records[-1])
         assert client.get(f"{URL}/versions/latest?after=1&wait=3600").json()["version"] == 2
+
+
+def test_who_began_to_wait_together_does_not_ask_again_together(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def wait(feed: LogFeed[Any, Any], ready: Any, timeout_s: float, receive: Any = None) -> bool:
+        waited.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(LogFeed, "wait", wait)
+    random.seed(1)
+    for _ in range(40):
+        assert client.get(f"{URL}/versions/latest?after=1&wait=20").status_code == 204
+    assert 15.0 <= min(waited) < 17.0 < 18.0 < max(waited) <= 20.0
 
 
 @pytest.mark.parametrize("path", ["/versions/latest?after=1&wait=3600", "/log?since=3&wait=3600"])
