@@ -70,7 +70,11 @@ class Weights:
         Raises:
             InvalidArgument: there is not so much memory.
         """
-        piece = _allocated(geometry, (geometry.nbytes,), "U8")
+        return cls.over(geometry, allocated(geometry))
+
+    @classmethod
+    def over(cls, geometry: Geometry, piece: npt.NDArray[np.uint8]) -> Self:
+        """Take memory in which all cells lie end to end."""
         weights = cls(geometry, arrays_over(geometry, piece))
         weights._piece = piece
         return weights
@@ -328,6 +332,15 @@ def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int6
         if to > at:
             span = spans[number]
             yield span.tensor, index[at:to].astype(np.int64) + (span.start - int(ends[number])), slice(at, to)
+
+
+def allocated(geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """Allocate memory for all cells of a layout, end to end, of which the caller may give back the end.
+
+    Raises:
+        InvalidArgument: there is not so much memory.
+    """
+    return _allocated(geometry, (geometry.nbytes,), "U8")
 
 
 def _allocated(geometry: Geometry, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
