@@ -179,7 +179,7 @@ class Levels:
         outer.residual = self._residuals[trainer]
         outer.collect(self.masters(local))
         gate = outer.measured(self._gain)
-        exponent = chosen(gate.count, gate.square, self.middle)
+        exponent = chosen(gate.count, gate.square, self._gain, self.middle)
         sent = outer.gated(self._gain, exponent, 1)
         self.coded = self.code(sent, exponent, outer.digest().hex()) if sent else None
         outer.settle(sent)

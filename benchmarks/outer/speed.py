@@ -109,7 +109,7 @@ def _round(method: Levels, local: Floats, gain: float, cores: dict[str, float]) 
         outer.collect(masters)
     with timed("measure"):
         gate = outer.measured(gain)
-        exponent = chosen(gate.count, gate.square, method.middle)
+        exponent = chosen(gate.count, gate.square, gain, method.middle)
     with timed("gate"):
         sent = outer.gated(gain, exponent, 1)
     with timed("digest"):

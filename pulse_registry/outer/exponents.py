@@ -14,6 +14,8 @@ from pulse_schemas.outer import LEAST_EXPONENT, MOST_EXPONENT
 
 WINDOW: Final = 12
 """How far an exponent may be from the round's middle one."""
+_FINEST: Final = 0.25
+"""Of the root mean square, at gain 1 or below: where few cells pass, and seldom, those of level 0 wait too long."""
 
 
 def middle(exponents: Iterable[int], before: int) -> int:
@@ -27,13 +29,19 @@ def middle(exponents: Iterable[int], before: int) -> int:
     return found[(len(found) - 1) // 2] if found else before
 
 
-def chosen(count: int, square: float, middle: int) -> int:
-    """Return the exponent of a contribution: of the power of two next to the root mean square of what is sent.
+def chosen(count: int, square: float, gain: float | None, middle: int) -> int:
+    """Return a contribution's exponent: of the power of two next to the root mean square of what the gate passes.
+
+    At gains below 4, next to gain / 4 of it, and to no less than a quarter.
 
     Args:
         count: cells that the gate passes.
         square: sum of their squares.
+        gain: of the gate; None: all cells pass.
         middle: of the round; the exponent is cut to the window about it, and to what records can say.
     """
-    wanted = round(math.log2(math.sqrt(square / count))) if count and square else middle
+    wanted = middle
+    if count and square:
+        share = 1.0 if gain is None else min(max(gain, 1.0) * _FINEST, 1.0)
+        wanted = round(math.log2(math.sqrt(square / count) * share))
     return min(max(wanted, middle - WINDOW, LEAST_EXPONENT), middle + WINDOW, MOST_EXPONENT)

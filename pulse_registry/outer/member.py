@@ -413,7 +413,7 @@ class Member:
         start = _started(state)
         if start.values == "levels":
             gate = weights.measured(start.gain)
-            exponent = chosen(gate.count, gate.square, state.middle)
+            exponent = chosen(gate.count, gate.square, start.gain, state.middle)
             sent = weights.gated(start.gain, exponent, 1)
         else:
             exponent, sent = state.middle, weights.passed(start.gain, 1)

@@ -50,13 +50,20 @@ def test_the_largest_sum_fits(loops: OuterLoops) -> None:
     assert total.tolist() == [-LEVELS * (2**16 - 1) * 2 ** (2 * WINDOW) * MOST_MEMBERS]
 
 
+@pytest.mark.parametrize(
+    ("gain", "finer"), [(None, 0), (14.0, 0), (4.0, 0), (3.0, 0), (2.8, 1), (2.0, 1), (1.0, 2), (0.01, 2), (5e-324, 2)]
+)
+def test_steps_are_up_to_four_times_finer_where_the_gain_is_small(gain: float | None, finer: int) -> None:
+    assert chosen(4, 4 * 2.0**-40, gain, -18) == -20 - finer
+
+
 def test_exponents_lie_about_the_middle_one() -> None:
-    assert chosen(4, 4 * 2.0**-40, -18) == -20
-    assert chosen(4, 4 * 2.0**-80, -18) == -18 - WINDOW
-    assert chosen(4, 4.0, -18) == -18 + WINDOW
-    assert chosen(0, 0.0, -18) == -18
-    assert chosen(1, 2.0**-300, LEAST_EXPONENT + 3) == LEAST_EXPONENT  # what a record can say
-    assert chosen(1, 2.0**300, MOST_EXPONENT - 3) == MOST_EXPONENT
+    assert chosen(4, 4 * 2.0**-40, 7.0, -18) == -20
+    assert chosen(4, 4 * 2.0**-80, 7.0, -18) == -18 - WINDOW
+    assert chosen(4, 4.0, 7.0, -18) == -18 + WINDOW
+    assert chosen(0, 0.0, 7.0, -18) == -18
+    assert chosen(1, 2.0**-300, 7.0, LEAST_EXPONENT + 3) == LEAST_EXPONENT  # what a record can say
+    assert chosen(1, 2.0**300, 7.0, MOST_EXPONENT - 3) == MOST_EXPONENT
     assert middle([-3, -9, -4], 0) == -4
     assert middle([-3, -9], 0) == -9
     assert middle([], -7) == -7
@@ -114,7 +121,7 @@ def test_four_trainers_hold_the_same_bits_over_50_rounds_in_any_order() -> None:
         for member in range(members):
             local = theta[member] - weights(cells, 100 * round_ + member, 3e-6) + np.float32(1e-6)
             PLAIN.collect(theta[member], local, residual[member], residual[member])
-            exponent = chosen(*PLAIN.square(theta[member], residual[member], 7.0), about)
+            exponent = chosen(*PLAIN.square(theta[member], residual[member], 7.0), 7.0, about)
             index, levels = FAST.gate(theta[member], residual[member], 7.0, exponent)
             before = residual[member].astype(np.float64)
             FAST.settle(residual[member], index, levels, exponent)

@@ -68,7 +68,7 @@ def test_rounds_of_three_trainers_leave_the_same_bits_in_their_models() -> None:
             trained(held, 10 * round_ + number)
             state.collect(WholeMasters.of(state.geometry, read_model(held)))
             gate = state.measured(7.0)
-            exponent = chosen(gate.count, gate.square, -18)
+            exponent = chosen(gate.count, gate.square, 7.0, -18)
             levels = state.gated(7.0, exponent, 1)
             state.settle(levels)
             sent.append(levels)
