@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
-from pulse_registry.bases.sharing import close
+from pulse_registry.bases.sharing import LOOK_SECONDS, close
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
@@ -74,7 +74,8 @@ class BaseCollector:
     def collect(self, grace_seconds: float = GRACE_SECONDS, *, dry_run: bool = True) -> list[SharedBase]:
         """Close bases without references, and delete the files of those that are closed for long; or only look.
 
-        Costs a LIST, and one a run, and a HEAD for each file of a base and each mark.
+        Costs a LIST, and one a run, and a HEAD for each file of a base and each mark. What it has found counts for ten
+        minutes: a base whose turn to be deleted comes later is left to the next call.
 
         Args:
             grace_seconds: how long a base is closed before its files go: longer than a pull takes.
@@ -104,8 +105,9 @@ class BaseCollector:
                 continue
             if due == "closed":
                 close(self._root, base)
-            for _ in self._each(self._root.delete, names if due == "deleted" else ()):
-                pass
+            if due == "deleted" and clock.now() - now <= timedelta(seconds=LOOK_SECONDS):
+                for _ in self._each(self._root.delete, names):
+                    pass
         return found
 
     def _files(self) -> dict[str, list[str]]:

@@ -9,10 +9,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pulse_registry.bases.content import base_id, content_hash, file_name
 from pulse_registry.bases.copying import copy_if_absent
+from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
-from pulse_registry.store import Store
+from pulse_registry.log import StoreClock
+from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
 
+LOOK_SECONDS: Final = 600.0
+"""A collector deletes no file of a base later than this after it looked for references, by the store's clock."""
 _MARK: Final = b"pulse\n"
 
 
@@ -78,6 +82,25 @@ def refer(root: Store, run: str, base: str) -> bool:
         return False
     root.put(f"{run}/{keys.reference_key(base)}", _MARK)  # anew: its age counts from the last one who needed it
     return not root.exists(keys.closed_key(base))
+
+
+def seconds_to_keep(root: Store, run: str, base: str) -> float:
+    """Put a run's reference to a base that it must name, whatever became of that here, as the record of a copy does.
+
+    A closed base is kept by a reference, too, but for collectors that looked before it was put, and may still delete.
+
+    Returns:
+        For how many seconds more that may be, by the store's clock: the run may name the base after that. 0: now.
+    """
+    if refer(root, run, base):
+        return 0.0
+    clock, reference = StoreClock(PrefixStore(root, run)), keys.reference_key(base)
+    try:
+        put = clock.written(reference)
+    except NotFound:
+        root.put(f"{run}/{reference}", _MARK)
+        put = clock.written(reference)
+    return max(0.0, 2 * LOOK_SECONDS - (clock.now() - put).total_seconds())
 
 
 def close(root: Store, base: str) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from pulse_registry.bases.sharing import refer
-from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, PulseError, UnsupportedFormat
-from pulse_registry.format import keys
+from pulse_registry.bases.sharing import seconds_to_keep
+from pulse_registry.errors import AlreadyExists, Conflict, CorruptObject, NotFound, PulseError, UnsupportedFormat
 from pulse_registry.format.patch_parts import Stored
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.needs import Document, Item, Unit, items_of
@@ -93,11 +92,13 @@ class Copier:
         """Begin to copy a unit."""
         try:
             base = base_of(unit.key)
-            if base is not None and not refer(self._root, self._run, base):
-                raise CorruptObject(
-                    f"{unit.key}: the base is closed at the copy, where no run needed it: delete it there, and "
-                    f"{keys.closed_key(base)} last"
+            wait_s = 0.0 if base is None else seconds_to_keep(self._root, self._run, base)
+            if wait_s:
+                message = (
+                    f"{unit.key}: no run at the copy needed this base, so that it is closed there, and its files may "
+                    f"be about to be deleted. The run refers to it now: mirror it again in {wait_s / 60:.0f} minutes"
                 )
+                return Copying(unit, (), Conflict(message))
             items = [*items_of(self._source, unit)]
         except SKIPPED as error:
             return Copying(unit, (), error)

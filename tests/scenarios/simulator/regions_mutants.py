@@ -10,10 +10,10 @@ import pytest
 from pulse_registry.errors import AlreadyExists
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter
-from pulse_registry.mirror import Mirror, promotion
-from pulse_registry.mirror import mirror as mirror_module
+from pulse_registry.mirror import log_copy, promotion
 from pulse_registry.mirror.copier import Copier, Copying
 from pulse_registry.mirror.leases import CarriedLeases
+from pulse_registry.mirror.log_copy import LogCopy
 from pulse_registry.store import Store
 from pulse_schemas import HomeEntry
 from tests.scenarios.simulator.mutants import Mutant
@@ -50,8 +50,8 @@ def _no_fork_check(patched: pytest.MonkeyPatch) -> None:
             store.put(keys.record_key(seq), sealed, if_absent=True)
         return True
 
-    patched.setattr(mirror_module, "put_record", put)
-    patched.setattr(Mirror, "_compare", lambda self, pair: None)
+    patched.setattr(log_copy, "put_record", put)
+    patched.setattr(LogCopy, "compare", lambda self: None)
 
 
 def _no_carried_leases(patched: pytest.MonkeyPatch) -> None:

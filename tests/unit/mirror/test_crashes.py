@@ -15,7 +15,7 @@ import pytest
 
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import Mirrored
-from pulse_registry.mirror import mirror as mirror_module
+from pulse_registry.mirror import log_copy
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.testing import CountingStore, FaultStore
 from pulse_registry.testing.fault import Fault
@@ -152,7 +152,7 @@ def among_others(story: Story, copied: Watched) -> None:
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize("stride", [173, pytest.param(3, marks=pytest.mark.slow)], ids=["some", "many"])
 def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str, stride: int, monkeypatch):
-    monkeypatch.setattr(mirror_module, "_BATCH", 3)
+    monkeypatch.setattr(log_copy, "_BATCH", 3)
     for nth in itertools.count(1, stride):
         if not tell(nth, action, side, alone):
             assert nth > stride

@@ -11,7 +11,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.log.mirror_mark import drop_mark, read_mark, write_mark
-from pulse_registry.mirror import mirror as mirror_module
+from pulse_registry.mirror import log_copy
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, Store, open_store
 from pulse_registry.testing import CountingStore
@@ -170,7 +170,7 @@ def test_patches_in_parts_and_files_come_whole():
 
 
 def test_two_mirrors_at_once_do_no_harm(monkeypatch):
-    monkeypatch.setattr(mirror_module, "_BATCH", 2)
+    monkeypatch.setattr(log_copy, "_BATCH", 2)
     source, copied = trained(7), DictStore()
     with mirror(source, copied) as one, mirror(source, copied) as two:
         one.step()
