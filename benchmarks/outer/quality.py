@@ -88,7 +88,8 @@ def rows(runs: Sequence[Learnt], default: float = DEFAULT_GAIN) -> list[Row]:
     found = []
     for regime in dict.fromkeys(run.regime for run in runs):
         of = _Regime([run for run in runs if run.regime == regime])
-        found += _learnt_rows(regime, of, default)
+        for rounds in of.told:
+            found += _learnt_rows(regime, of, rounds, default)
         found += _sent_rows(regime, of)
     return found
 
@@ -100,26 +101,27 @@ class _Regime:
         self.runs = {(run.seed, run.method): run for run in runs}
         self.seeds = list(dict.fromkeys(run.seed for run in runs))
         self.methods = list(dict.fromkeys(run.method for run in runs))
-        self.rounds = max(runs[0].losses)
+        losses = runs[0].losses
+        self.told = sorted({Plan().rounds, max(losses)} & losses.keys())  # longer runs tell the others' rounds, too
 
-    def reduction(self, seed: int, method: str) -> float:
+    def share(self, method: str, of: str, rounds: int) -> list[float]:
+        """Of another method's loss reduction after some rounds, by seed."""
+        return [self._reduction(seed, method, rounds) / self._reduction(seed, of, rounds) for seed in self.seeds]
+
+    def _reduction(self, seed: int, method: str, rounds: int) -> float:
         losses = self.runs[seed, method].losses
-        return losses[0] - losses[self.rounds]
-
-    def share(self, method: str, of: str) -> list[float]:
-        """Of another method's loss reduction, by seed."""
-        return [self.reduction(seed, method) / self.reduction(seed, of) for seed in self.seeds]
+        return losses[0] - losses[rounds]
 
 
-def _learnt_rows(regime: str, of: _Regime, default: float) -> list[Row]:
-    found, chosen, rounds = [], f"levels, gain {default:g}", of.rounds
+def _learnt_rows(regime: str, of: _Regime, rounds: int, default: float) -> list[Row]:
+    found, chosen = [], f"levels, gain {default:g}"
     for method in of.methods:
-        share = of.share(method, "DiLoCo")
+        share = of.share(method, "DiLoCo", rounds)
         what = f"{regime}, {rounds} rounds: {method}: loss reduction, of DiLoCo's"
         limit: dict[str, Any] = {"sense": "at least", "limit": LIKE_DILOCO} if method == chosen else {}
         found.append(Row(f"{regime}.{rounds}.{method}", what, statistics.fmean(share), "x", **limit))
     for gain in (gain for gain in ("gain 1", "gain 7") if f"values, {gain}" in of.methods):
-        share = of.share(f"levels, {gain}", f"values, {gain}")
+        share = of.share(f"levels, {gain}", f"values, {gain}", rounds)
         what, (least, most) = f"{regime}, {rounds} rounds: levels at {gain}, of float32 values'", LIKE_VALUES
         key = f"{regime}.{rounds}.like values, {gain}"
         found += [
@@ -127,7 +129,7 @@ def _learnt_rows(regime: str, of: _Regime, default: float) -> list[Row]:
             Row(f"{key}, most", f"{what}: the most of the seeds", max(share), "x", "at most", most),
         ]
     if "levels, gain 1, no feedback" in of.methods:
-        share = of.share("levels, gain 1, no feedback", "levels, gain 1")
+        share = of.share("levels, gain 1, no feedback", "levels, gain 1", rounds)
         what = f"{regime}, {rounds} rounds: no error feedback, of the same with it, at gain 1: the best of the seeds"
         found.append(Row(f"{regime}.{rounds}.feedback", what, max(share), "x", "at most", WITHOUT_FEEDBACK))
     return found
