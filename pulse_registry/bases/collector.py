@@ -6,28 +6,21 @@ reference after it. It may be killed anywhere, and several may run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Final
 
 from pulse_registry.bases.sharing import LOOK_SECONDS, close
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
 from pulse_registry.log.runs import list_runs
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import BASES
 
 GRACE_SECONDS: Final = 3600.0
-
-
-class Map(Protocol):
-    """What `map` does, in order or in parallel."""
-
-    def __call__(self, function: Callable[[str], Any], items: Iterable[str], /) -> Iterator[Any]:
-        """Call the function on each item; results in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pulse_registry.bases.content import base_id, content_hash, file_name
 from pulse_registry.bases.copying import copy_if_absent
 from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
 
 LOOK_SECONDS: Final = 600.0
 """A collector deletes no file of a base later than this after it looked for references, by the store's clock."""
 _MARK: Final = b"pulse\n"
-
-
-class Map(Protocol):
-    """What `map` does, in order or in parallel."""
-
-    def __call__(self, function: Callable[[ObjectRef], Any], items: Iterable[ObjectRef], /) -> Iterator[Any]:
-        """Call the function on each item; results in order."""
-        ...
 
 
 class Shared(NamedTuple):

@@ -6,9 +6,9 @@ A writer that holds no key of the bucket sends its records here, sealed as they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import (
     AlreadyExists,
@@ -32,6 +32,7 @@ from pulse_registry.log.record_put import put_record
 from pulse_registry.log.rules import is_void, violation
 from pulse_registry.log.snapshotter import Snapshotter
 from pulse_registry.log.state import RunState
+from pulse_registry.process.parallel import Map
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import (
     AttachRecord,
@@ -53,14 +54,6 @@ MOST_HEAD_BYTES: Final = 32 << 20
 """Of a patch in parts, whose head is read to look for its parts: with 400,000 groups, of 3 * 10^12 cells of BF16."""
 LONGEST_LEAP: Final = 2**32
 """From one epoch to the next: seconds since 1970 would do for epochs."""
-
-
-class Map(Protocol):
-    """What `map` does, in order or in parallel."""
-
-    def __call__(self, function: Callable[[Stored], str | None], items: Iterable[Stored], /) -> Iterator[str | None]:
-        """Call the function on each item; results in order."""
-        ...
 
 
 class AppendGuard:

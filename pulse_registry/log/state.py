@@ -167,6 +167,12 @@ class RunState(CowObject):
         rows = self._versions.table.where("step", step)
         return self._versions.table.row(rows[-1]) if rows else None
 
+    def by_digest(self, layout: str, digest: str) -> VersionEntry | None:
+        """Return the newest version of a layout that has a state digest, or None."""
+        table = self._versions.table
+        found = table.rows(table.saying(f'"digest":"{digest}"'.encode()))
+        return next((entry for entry in found if (entry.layout, entry.digest) == (layout, digest)), None)
+
     def patches_into(self, version: int) -> tuple[PatchRef, ...]:
         """Return the live patches whose target is ``version``, in the order of the log."""
         return tuple(self._patches.rows(self._patches.where("target", version)))

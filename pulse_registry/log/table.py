@@ -277,6 +277,16 @@ class Table(CowObject, Generic[T]):
             return [row for row in found if row < count and alive[row]]
         return [row for row in found if row < count and row not in dead]
 
+    def saying(self, text: bytes) -> Iterator[int]:
+        """Yield the rows that are not dead and have ``text`` in their JSON, falling; reads none of them."""
+        row = self._count - 1
+        while row >= 0:
+            first, lines, _ = self._store.lines_with(row)
+            for number in range(row, first - 1, -1):
+                if text in lines[number - first] and number not in self._dead:
+                    yield number
+            row = first - 1
+
     def append(self, item: T) -> None:
         """Add a row."""
         line = item.canonical()

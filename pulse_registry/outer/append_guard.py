@@ -7,9 +7,7 @@ it takes no record that would count for nothing, and no contribution that is not
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Protocol
 
 from pulse_registry.errors import (
     AlreadyExists,
@@ -35,6 +33,7 @@ from pulse_registry.outer.contributions import is_head_of
 from pulse_registry.outer.log import FOLDER, OuterLog
 from pulse_registry.outer.snapshots import OuterSnapshots
 from pulse_registry.outer.state import OuterState
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import ObjectRef, SchemaError, Signer, open_sealed
@@ -48,16 +47,6 @@ from pulse_schemas.outer import (
 )
 
 _OfObject = ContributeRecord | CheckpointRecord | MergedRecord
-
-
-class Map(Protocol):
-    """What `map` does, in order or in parallel."""
-
-    def __call__(
-        self, function: Callable[[tuple[int, int]], str | None], items: Iterable[tuple[int, int]], /
-    ) -> Iterator[str | None]:
-        """Call the function on each item; results in order."""
-        ...
 
 
 class OuterAppendGuard:

@@ -216,7 +216,7 @@ class Baseline:
         shadow = known
         if shadow is None:
             shadow = self._new_shadow(self._context.geometry(layout_id), views, -1)
-            base = version_of(state, layout_id, shadow.digest.hex())
+            base = state.by_digest(layout_id, shadow.digest.hex())
         if base is not None and base.version == latest.version:
             shadow.resume(latest.version, shadow.digest)
             return shadow
@@ -227,11 +227,3 @@ class Baseline:
         staged.close()
         shadow.resume(latest.version, digest)
         return shadow
-
-
-def version_of(state: RunState, layout_id: str, digest: str) -> VersionEntry | None:
-    """Return the newest version that the log knows of a layout and a digest; None if there is none. Pure."""
-    for entry in reversed(state.versions):
-        if entry.digest == digest and entry.layout == layout_id:
-            return entry
-    return None

@@ -18,7 +18,6 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.stage import stage_version
-from pulse_registry.push.baseline import version_of
 from pulse_registry.push.expected import check_expected
 from pulse_registry.push.founding import Founding
 from pulse_registry.push.holdings import Spoken, speak, union
@@ -194,7 +193,7 @@ class ShardedBaseline:
         made = attempt.run(copied, nothing)
         attempt.agree("shadow")
         [(shadow, cells, digests)] = made
-        base = version_of(state, geometry.id, self._whole(digests, "live").hex())
+        base = state.by_digest(geometry.id, self._whole(digests, "live").hex())
         if base is None or base.version != version:
             cells.known = None if base is None else digests
             digests = attempt.run(lambda: self._stored(state, entry, cells, base), digests)

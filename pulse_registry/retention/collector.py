@@ -20,11 +20,12 @@ from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
 from pulse_registry.log.fold import advance
 from pulse_registry.log.superseded import listed, superseded
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import Needs, Plan, harm, is_garbage, plan_gc
 from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.rounds import RoundsCollector, RoundsGc, needed_versions
-from pulse_registry.retention.survey import BATCH, MOST, Map, Survey, first_younger, survey
+from pulse_registry.retention.survey import BATCH, MOST, Survey, first_younger, survey
 from pulse_schemas import DeleteRecord, RetireRecord
 
 if TYPE_CHECKING:

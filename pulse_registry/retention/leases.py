@@ -13,8 +13,9 @@ from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
 from pulse_registry.log.documents import read_document
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention.policy import RetentionPolicy
-from pulse_registry.retention.survey import BATCH, MOST, Map
+from pulse_registry.retention.survey import BATCH, MOST
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Fault, Lease, SchemaError
 

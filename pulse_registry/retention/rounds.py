@@ -19,8 +19,9 @@ from pulse_registry.log import StoreClock
 from pulse_registry.outer.checkpoint_turn import writer_of
 from pulse_registry.outer.log import FOLDER, OuterLog
 from pulse_registry.outer.state import OuterState
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention.policy import RetentionPolicy
-from pulse_registry.retention.survey import BATCH, MOST, Map
+from pulse_registry.retention.survey import BATCH, MOST
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas.outer import DeleteRoundsRecord, RetireRoundsRecord
 

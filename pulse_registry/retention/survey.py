@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
 from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.log import RunState, StoreClock
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention.plan import can_be_named
 
 if TYPE_CHECKING:
@@ -21,14 +22,6 @@ BATCH: Final = 1000
 """Objects that are asked for, or deleted, between two looks at the log."""
 MOST: Final = 100_000
 """Objects of a kind that one run takes; the rest is left to the next one, so that memory stays bounded."""
-
-
-class Map(Protocol):
-    """What `map` does, in order or in parallel."""
-
-    def __call__(self, function: Callable[[str], Any], items: Iterable[str], /) -> Iterator[Any]:
-        """Call the function on each item; results in order."""
-        ...
 
 
 @dataclass(slots=True)

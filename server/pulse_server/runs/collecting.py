@@ -12,8 +12,8 @@ from pulse_registry.bases.collector import BaseCollector
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention import Collector, GcResult, RetentionPolicy
-from pulse_registry.retention.survey import Map
 from pulse_registry.store import RunStore, Store
 from pulse_schemas import Signer
 from pulse_server.settings import Settings

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.log import Effect, RunState, fold, sealed_hash
 from pulse_registry.log.fold import advance
-from pulse_schemas import RetiredVersion, Snapshot
-from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, patch
+from pulse_schemas import RetiredVersion, Snapshot, VersionEntry
+from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, DictStore, Script, chain, keyframe, patch
+from tests.support.snapshots import put_snapshot, read_snapshot
 
 
 def facts(state: RunState) -> dict[str, object]:
@@ -69,6 +70,24 @@ def test_versions_are_found_by_number_and_by_step():
 
 def test_of_two_versions_with_one_step_the_newer_is_found():
     assert rich().state.by_step(10).version == 4
+
+
+def test_the_newest_version_of_a_digest_and_a_layout_is_found_and_no_other_is_read(monkeypatch: pytest.MonkeyPatch):
+    one, two = "1" * 32, "2" * 32
+    script = chain(1).commit(digest=one).commit(digest=two).commit(digest=one, metadata={"digest": two})
+    state = script.commit(digest=two, layout=OTHER_LAYOUT).commit().state
+    read, parse = [], VersionEntry.model_validate_json
+
+    def counted(line: bytes) -> VersionEntry:
+        read.append(line)
+        return parse(line)
+
+    store = DictStore()
+    _, stored = read_snapshot(store, put_snapshot(store, state))
+    monkeypatch.setattr(VersionEntry, "model_validate_json", counted)
+    found = [stored.by_digest(layout, digest) for layout in (LAYOUT, OTHER_LAYOUT) for digest in (one, two, "3" * 32)]
+    assert [entry and entry.version for entry in found] == [3, 2, None, None, 4, None]
+    assert sorted({parse(line).version for line in read}) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("number", [-1, 6])

@@ -58,6 +58,8 @@ class Pair:
             for number in {*column.tolist(), 77}:
                 assert table.where(name, number) == [row for row in rows if column[row] == number]
             assert table.between(name, 2, 5) == [row for row in rows if 2 <= column[row] <= 5]
+        for text in (b'"step":1,', b'"version":7}', b"digest", b"nowhere"):
+            assert list(table.saying(text)) == [row for row in rows[::-1] if text in table.row(row).canonical()]
         assert table.nbytes == sum(len(table.row(row).canonical()) + 1 for row in range(len(table)))
 
 
