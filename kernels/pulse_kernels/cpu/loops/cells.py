@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops.simd import cell, differing, lowest
+from pulse_kernels.cpu.loops.simd import cell, differing, fetch_ahead, lowest
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
@@ -18,6 +18,8 @@ U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
 CHUNK = U64(64)
 """Cells that ``diff`` compares at a time."""
+SPANS_AHEAD = U64(8)
+"""Of small tensors, the one whose first cells are fetched: they lie wherever the model's author put them."""
 
 
 def _diff(
@@ -75,6 +77,8 @@ def diff(
     """
     n, s, i = ZERO, U64(span), U64(begin)
     while s < U64(len(base_at)):
+        if s + SPANS_AHEAD < U64(len(base_at)):
+            fetch_ahead(array_at(base_like, live_at[s + SPANS_AHEAD], ONE), ZERO)
         offset = ends[s]
         size = ends[s + ONE] - offset
         base = array_at(base_like, base_at[s], size)
