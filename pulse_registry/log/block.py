@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import zstandard
@@ -64,3 +64,17 @@ class Block(NamedTuple):
         if lines.pop() or len(lines) != self.rows:
             raise CorruptObject(f"{self.source}: a block of {self.rows} rows has others")
         return lines
+
+
+def packed(lines: Iterable[bytes]) -> Iterator[Block]:
+    """Yield rows' canonical JSON in full blocks, and the rest of it in one more."""
+    found: list[bytes] = []
+    nbytes = 0
+    for line in lines:
+        found.append(line)
+        nbytes += len(line)
+        if len(found) == ROWS or nbytes >= FULL_BYTES:
+            yield Block.of(found)
+            found, nbytes = [], 0
+    if found:
+        yield Block.of(found)

@@ -20,8 +20,10 @@ from pulse_registry.log.keyframe_lag import KeyframeLag, direct_bytes
 from pulse_registry.log.named_objects import files_of, keyframes_of, patches_of
 from pulse_registry.log.retirements import Retirement, Retirements
 from pulse_registry.log.snapshot_checks import snapshot_violation
-from pulse_registry.log.tables import MOST, Tables, id_of
+from pulse_registry.log.table import Table
+from pulse_registry.log.tables import KEYFRAMES, MOST, PATCHES, VERSIONS, Tables, id_of
 from pulse_registry.log.tags import Tags
+from pulse_registry.process.cycle_collector import cycles_kept
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -284,6 +286,7 @@ class RunState(CowObject):
         return self.tables.nbytes + retired + 30 * len(self._retired_versions) + 80 * len(self._bases)
 
     @classmethod
+    @cycles_kept()
     def from_snapshot(cls, snapshot: Snapshot) -> RunState:
         """Return the state that ``to_snapshot`` wrote down.
 
@@ -293,10 +296,11 @@ class RunState(CowObject):
         wrong = snapshot_violation(snapshot)
         if wrong is not None:
             raise CorruptObject(f"snapshot {snapshot.seq}: {wrong}")
-        tables = Tables()
-        tables.versions.extend(snapshot.versions)
-        tables.patches.extend(snapshot.patches)
-        tables.keyframes.extend(snapshot.keyframes)
+        tables = Tables(
+            Table.holding(VERSIONS, snapshot.versions),
+            Table.holding(PATCHES, snapshot.patches),
+            Table.holding(KEYFRAMES, snapshot.keyframes),
+        )
         return cls.of(
             tables,
             run=snapshot.run,

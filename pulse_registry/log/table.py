@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from pulse_registry.errors import CorruptObject
-from pulse_registry.log.block import FULL_BYTES, ROWS, Block
+from pulse_registry.log.block import FULL_BYTES, ROWS, Block, packed
 from pulse_registry.log.cow import CowObject
 from pulse_registry.log.dead_rows import DeadRows
 from pulse_registry.log.row_index import Numbers, RowIndex
@@ -210,6 +210,12 @@ class Table(CowObject, Generic[T]):
         if dead is not None:
             table._dead = DeadRows.of(dead)
         return table
+
+    @classmethod
+    def holding(cls, kind: Kind[T], items: Sequence[T]) -> Table[T]:
+        """Return the table of rows that are at hand, packed."""
+        numbers = np.array([kind.numbers(item) for item in items], np.int64).reshape(len(items), len(kind.columns))
+        return cls.of(kind, numbers.T, packed(item.canonical() for item in items))
 
     def __len__(self) -> int:
         """Rows, dead ones too."""

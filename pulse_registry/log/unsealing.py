@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log.fold import sealed_hash
+from pulse_registry.process.cycle_collector import cycles_kept
 from pulse_schemas import (
     Countersignature,
     Fault,
@@ -52,6 +53,7 @@ def unsealed_home(sealed: bytes) -> Home:
         return Home.unseal(sealed)
 
 
+@cycles_kept()
 def unsealed_snapshot(sealed: bytes) -> tuple[Snapshot | SegmentedSnapshot, bytes]:
     """Return a snapshot of any format, and its sealed bytes."""
     with _typed("the snapshot"):

@@ -247,9 +247,12 @@ def sealed_body(data: bytes) -> bytes:
     return open_sealed(data).body
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical_json(value: Any) -> bytes:
     """Return sorted, white-space-free UTF-8 JSON; floats in their shortest round-trip form, NaN refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def load_json(data: bytes) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.log import Effect, RunState, fold, sealed_hash
 from pulse_registry.log.fold import advance
+from pulse_registry.log.unsealing import unsealed_snapshot
 from pulse_schemas import RetiredVersion, Snapshot, VersionEntry
 from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, DictStore, Script, chain, keyframe, patch
 from tests.support.snapshots import put_snapshot, read_snapshot
@@ -226,6 +229,22 @@ def test_a_snapshot_says_all_that_the_records_say(length):
         again = RunState.from_snapshot(Snapshot.unseal(snapshot.seal()))
         assert facts(again) == facts(state)
         assert again.to_snapshot().seal() == snapshot.seal()
+
+
+def test_cycles_are_looked_for_as_often_as_a_snapshot_is_read_however_long_it_is() -> None:
+    def collections(versions: int) -> int:
+        sealed, runs, threshold = chain(versions).state.to_snapshot().seal(), list[str](), gc.get_threshold()
+        gc.callbacks.append(lambda phase, _: runs.append(phase))
+        gc.set_threshold(10)
+        try:
+            RunState.from_snapshot(unsealed_snapshot(sealed)[0])
+        finally:
+            gc.set_threshold(*threshold)
+            del gc.callbacks[-1]
+        return len(runs)
+
+    collections(2)  # what is made once is there
+    assert collections(200) <= collections(20) + 4
 
 
 @given(st.data())

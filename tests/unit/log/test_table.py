@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.log import row_index
-from pulse_registry.log.block import MOST_BYTES, Block
+from pulse_registry.log.block import MOST_BYTES, ROWS, Block
 from pulse_registry.log.table import Table
 from pulse_registry.log.tables import PATCHES, VERSIONS, id_of
 from pulse_schemas import PatchRef, VersionEntry
@@ -61,6 +61,17 @@ class Pair:
         for text in (b'"step":1,', b'"version":7}', b"digest", b"nowhere"):
             assert list(table.saying(text)) == [row for row in rows[::-1] if text in table.row(row).canonical()]
         assert table.nbytes == sum(len(table.row(row).canonical()) + 1 for row in range(len(table)))
+
+
+@pytest.mark.parametrize("count", [0, 1, ROWS - 1, ROWS, ROWS + 1, 3 * ROWS + 5])
+def test_rows_that_are_packed_at_once_are_those_that_were_added_one_by_one(count: int) -> None:
+    rows = [entry(number, step=number % 7) for number in range(count)]
+    pair = Pair(Table.holding(VERSIONS, rows), dict(enumerate(rows)))
+    pair.check()
+    assert pair.table.next_id == count
+    pair.table.append(entry(count, note="next"))
+    pair.plain[count] = entry(count, note="next")
+    pair.check()
 
 
 @pytest.fixture(params=[2, 1024], ids=["ordered early", "ordered late"])
