@@ -18,13 +18,15 @@ COLUMNS: Final = ("worker", "behind", "version", "cells", "pause", "pull", "byte
 """The first ones are those that a narrow terminal shows, too."""
 _FRAME_LINES: Final = 8
 """Of a screen, those that are no workers: the heading, the table's head and edges, what is below it, the cursor's."""
+_CELLS: Final = {True: "match", False: "DIFFER", None: None}
+"""Whether a worker's cells are its version's; none where that version is not known."""
 
 Name = tuple[str, str]
 
 
 def furthest_first(workers: Iterable[WorkerBody]) -> list[WorkerBody]:
     """Return workers in order: those whose cells are not their version's, then those furthest behind."""
-    return sorted(workers, key=lambda one: (one.digest_matches, -one.staleness, one.worker, one.token))
+    return sorted(workers, key=lambda one: (one.digest_matches is not False, -one.staleness, one.worker, one.token))
 
 
 def row_of(worker: WorkerBody) -> tuple[Any, ...]:
@@ -33,7 +35,7 @@ def row_of(worker: WorkerBody) -> tuple[Any, ...]:
         worker.worker,
         worker.staleness,
         worker.version,
-        "match" if worker.digest_matches else "DIFFER",
+        _CELLS[worker.digest_matches],
         _seconds(worker.pause_s),
         _seconds(worker.seconds or None),
         size(worker.nbytes) if worker.nbytes else None,
@@ -50,7 +52,7 @@ def standing(run: str, workers: Iterable[WorkerBody]) -> str:
         return f"{run}: no worker has reported of late"
     newest = max(one.version + one.staleness for one in workers)
     at_it, last = sum(not one.staleness for one in workers), max(one.staleness for one in workers)
-    differ = sum(not one.digest_matches for one in workers)
+    differ = sum(one.digest_matches is False for one in workers)
     wrong = f"{differ:,} DIFFER from their version's cells; " if differ else ""
     behind = f", the last one {last:,} behind" if last else ""
     return f"{run}: {wrong}version {newest}; {len(workers):,} workers, {at_it:,} of them at it{behind}"
@@ -145,7 +147,7 @@ class WorkerLines:
             print_json({"gone": gone, **worker.model_dump()}, flush=True)
             return
         paused = "" if worker.pause_s is None else f", paused {_seconds(worker.pause_s)}"
-        wrong = "" if worker.digest_matches else ", its cells DIFFER from that version's"
+        wrong = "" if worker.digest_matches is not False else ", its cells DIFFER from that version's"
         what = "gone" if gone else f"version {worker.version}, {worker.staleness:,} behind{paused}{wrong}"
         say(f"{worker.reported_at}  {worker.worker}: {what}", flush=True)
 

@@ -422,7 +422,8 @@ class WorkerBody(Answer):
     """A worker's last report; ``seconds``: of its last pull; ``staleness`` counts the versions that it is behind.
 
     ``token``: the id of the token that reported; "" for an admin's, or where nobody needs one. ``avoided``: keys of the
-    objects that its last pull found gone or damaged.
+    objects that its last pull found gone or damaged. ``digest_matches``: whether its digest is that of its version;
+    none where that version is not known, being forgotten or newer than what is known here.
     """
 
     worker: WorkerId
@@ -435,7 +436,7 @@ class WorkerBody(Answer):
     avoided: Many[Key] = ()
     reported_at: Timestamp
     staleness: Count
-    digest_matches: bool
+    digest_matches: bool | None
 
     @property
     def pause_s(self) -> float | None:
@@ -511,7 +512,8 @@ class VersionLine(Answer):
 class RunLine(Answer):
     """A run as a stream about many runs tells of it; ``stale``: its log could not be read for a while.
 
-    Of a run whose log was never read ``seq`` is -1 and ``latest`` and ``summary`` are none.
+    ``home``: the root at which the run lives since it moved, where that is another one than is served: of a long URL
+    the beginning. Of a run whose log was never read ``seq`` is -1 and ``latest`` and ``summary`` are none.
     """
 
     run: RunName
@@ -521,6 +523,7 @@ class RunLine(Answer):
     full_nbytes: Count | None
     summary: RunSummary | None
     stale: bool
+    home: str | None = None
 
 
 class RunChanges(Answer):

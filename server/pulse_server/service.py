@@ -29,6 +29,7 @@ from pulse_server.runs.documents import DocumentStore
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.fleet import Fleet
+from pulse_server.runs.homes import Homes
 from pulse_server.runs.layer_counts import LayerCounts
 from pulse_server.runs.layout_sizes import LayoutSizes
 from pulse_server.runs.log_feed import Pace
@@ -127,7 +128,8 @@ class Service:
         )
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
         self.workers = Workers(self.store, self.feeds, self.call, self._background, metrics, settings, clock=clock)
-        self.fleet = Fleet(self.feeds, self.workers, self.sizes, self.runs, self._background, clock=clock)
+        homes = Homes(self.store, self.call)
+        self.fleet = Fleet(self.feeds, self.workers, self.sizes, homes, self.runs, self._background, clock=clock)
         self.leases: Quota[tuple[str, str]] = Quota(
             "leases", settings.max_token_names, settings.max_token_bytes, clock=clock
         )

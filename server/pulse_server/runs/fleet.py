@@ -21,6 +21,7 @@ from pulse_server.auth.access import Principal
 from pulse_server.runs.bodies import run_body, unread_body
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.homes import Homes
 from pulse_server.runs.layout_sizes import LayoutSizes
 from pulse_server.runs.run_lines import Place, RunLines, View
 from pulse_server.runs.summary import run_line
@@ -62,6 +63,7 @@ class _Run:
     seq: int = _NEW
     told_at: float = float("-inf")
     stale: bool = False
+    away: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Fleet:
         feeds: Feeds[RunFeed],
         workers: Workers,
         sizes: LayoutSizes,
+        homes: Homes,
         names: Callable[[], Awaitable[Sequence[str]]],
         background: Background,
         *,
@@ -90,11 +93,12 @@ class Fleet:
             feeds: of the runs that are asked for.
             workers: of these.
             sizes: of layouts.
+            homes: of runs that have moved.
             names: returns the names of all runs, sorted.
             background: hears of what fails.
             clock: monotonic time in seconds.
         """
-        self._feeds, self._workers, self._sizes, self._list = feeds, workers, sizes, names
+        self._feeds, self._workers, self._sizes, self._homes, self._list = feeds, workers, sizes, homes, names
         self._background, self._clock = background, clock
         self._names: Sequence[str] = ()
         self._views: dict[tuple[str, ...], View] = {}  # of these names, by a token's patterns
@@ -208,7 +212,7 @@ class Fleet:
             if self._clock() - self._unreadable.get(name, float("-inf")) >= _AGAIN_S:
                 self._opening[name] = begin_for_all(self._open(name), f"open {name}")
         for name, run in self._runs.items():
-            if run.stale != _is_stale(run.feed):
+            if run.away or run.stale != _is_stale(run.feed):  # what proves that it is back comes after the record
                 self._due.setdefault(name)
 
     async def _open(self, name: str) -> None:
@@ -248,12 +252,14 @@ class Fleet:
             runs = [self._runs[name] for name in names]
             states = [run.feed.state for run in runs]
             full = await asyncio.gather(*map(self._sizes.newest, states))
+            homes = await asyncio.gather(*map(self._homes.elsewhere, states))
             summaries = await self._workers.summaries([run.feed for run in runs])
-            for name, run, state, nbytes, summary in zip(names, runs, states, full, summaries, strict=True):
+            bodies = map(run_body, states, full, summaries)
+            for name, run, state, body, home in zip(names, runs, states, bodies, homes, strict=True):
                 if self._runs.get(name) is run:
                     is_first, run.seq, run.told_at = run.seq == _NEW, state.seq, self._clock()
-                    run.stale = _is_stale(run.feed)
-                    told = self._put(name, run_line(run_body(state, nbytes, summary), stale=run.stale))
+                    run.stale, run.away = _is_stale(run.feed), home is not None
+                    told = self._put(name, run_line(body, stale=run.stale, home=home))
                     self._allowance.spend(0 if is_first else told)
 
     def _ready(self) -> Iterator[str]:

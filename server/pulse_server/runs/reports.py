@@ -227,7 +227,7 @@ class Reports:
         """
         notes = self._listed(state.run).values()
         digests = _digests(state, notes)
-        furthest = sorted(notes, key=lambda n: (digests.get(n.version) == n.digest, n.version, n.worker))
+        furthest = sorted(notes, key=lambda n: (not _differs(n, digests), n.version, n.worker))
         told = [_told(len(state.versions) - 1, digests, note) for note in _in_turns(furthest)[:most]]
         sizes = accumulate(len(worker.model_dump_json()) for worker in told)
         shown = [worker for worker, size in zip(told, sizes, strict=True) if size <= max_bytes]
@@ -242,7 +242,7 @@ class Reports:
         return _summary(notes, _digests(state, notes)), _longest_pause(notes), avoided
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
-        """Return how a run and its workers stand; one whose version is forgotten is not said to differ from it."""
+        """Return how a run and its workers stand."""
         newest, latest = len(state.versions) - 1, state.latest
         notes = self._listed(state.run).values()
         digests = _digests(state, notes)
@@ -255,7 +255,7 @@ class Reports:
             max(lacks, default=0),
             version_age_s=None if latest is None else self._age_of(latest.created_at),
             behind=tuple(sum(lack >= least for lack in lacks) for least in BEHIND),
-            differing=sum(digests.get(note.version, note.digest) != note.digest for note in notes),
+            differing=sum(_differs(note, digests) for note in notes),
             pause_s=_longest_pause(notes),
         )
 
@@ -428,12 +428,17 @@ def _digests(state: RunState, notes: Iterable[WorkerNote]) -> Mapping[int, str]:
     return {version: entry.digest for version in versions if (entry := state.find(version)) is not None}
 
 
+def _differs(note: WorkerNote, digests: Mapping[int, str]) -> bool:
+    """Tell whether a worker serves other cells than its version has; of a version that is not known nobody can."""
+    return digests.get(note.version, note.digest) != note.digest
+
+
 def _summary(notes: Collection[WorkerNote], digests: Mapping[int, str]) -> WorkerSummary:
     counts = Counter(note.version for note in notes)
     newest = max(counts, default=None)
     return WorkerSummary.model_construct(
         workers=len(notes),
-        differing=sum(digests.get(note.version) != note.digest for note in notes),
+        differing=sum(_differs(note, digests) for note in notes),
         oldest=min(counts, default=None),
         newest=newest,
         at_newest=0 if newest is None else counts[newest],
@@ -453,5 +458,5 @@ def _told(newest: int, digests: Mapping[int, str], note: WorkerNote) -> WorkerBo
         avoided=note.avoided,
         reported_at=note.reported_at,
         staleness=max(0, newest - note.version),
-        digest_matches=digests.get(note.version) == note.digest,
+        digest_matches=None if note.version not in digests else digests[note.version] == note.digest,
     )

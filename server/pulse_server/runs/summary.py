@@ -21,6 +21,7 @@ _RECENT: Final = 50
 _TAGS: Final = 5
 _TAG_BYTES: Final = 256
 _NOTE_CHARACTERS: Final = 200
+_HOME_CHARACTERS: Final = 100
 NOTE: Final = "note"
 """The key of a version's metadata under which people say something of it."""
 
@@ -44,7 +45,9 @@ class Recent:
             self._versions.append(told)
             note = told.metadata.get(NOTE)
             if isinstance(note, str) and note.strip():
-                self._note = VersionNote.model_construct(version=told.version, text=_beginning(note.strip()))
+                self._note = VersionNote.model_construct(
+                    version=told.version, text=_beginning(note.strip(), _NOTE_CHARACTERS)
+                )
         self._next = count
         if self._note is not None and self._note.version < count - _RECENT:
             self._note = None
@@ -84,8 +87,8 @@ def run_summary(
     )
 
 
-def run_line(body: RunBody, *, stale: bool) -> RunLine:
-    """Return what a stream about many runs tells of one."""
+def run_line(body: RunBody, *, stale: bool, home: str | None = None) -> RunLine:
+    """Return what a stream about many runs tells of one; ``home``: where it lives, if at another root."""
     told = body.latest
     latest = None
     if told is not None:
@@ -100,6 +103,7 @@ def run_line(body: RunBody, *, stale: bool) -> RunLine:
         full_nbytes=body.full_nbytes,
         summary=body.summary,
         stale=stale,
+        home=None if home is None else _beginning(home, _HOME_CHARACTERS),
     )
 
 
@@ -115,5 +119,5 @@ def _newest_tags(state: RunState) -> dict[str, int]:
     return chosen
 
 
-def _beginning(text: str) -> str:
-    return text if len(text) <= _NOTE_CHARACTERS else f"{text[: _NOTE_CHARACTERS - 1]}…"
+def _beginning(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

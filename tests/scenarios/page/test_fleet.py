@@ -225,22 +225,24 @@ def test_a_run_that_ended_long_ago_is_no_warning_and_a_quiet_one_is(crowd: Crowd
     page = open_all(crowd, open_tab)
     now = page.evaluate("Date.now()")
     lines = []
-    for run, seconds in (("fresh", 5), ("quiet", 600), ("over", 100_000)):
+    for run, seconds in (("fresh", 5), ("quiet", 600), ("over", 100_000), ("moved", 700)):
         at = page.evaluate("at => new Date(at).toISOString()", now - 1000 * seconds)
         latest = {"version": 9, "step": 9, "kind": "patch", "nbytes": 1, "created_at": at}
         workers = {"workers": 0, "differing": 0, "oldest": None, "newest": None, "at_newest": 0}
         summary = {"usual_s": 10.0, "usual_nbytes": 1, "workers": workers, "pause_s": None, "avoided": 0}
         summary |= {"tags": {}, "tagged": 0, "note": None}
         lines.append({"run": run, "seq": 9, "versions": 10, "latest": latest, "full_nbytes": 9, "summary": summary})
-        lines[-1]["stale"] = False
+        lines[-1] |= {"stale": False, "home": "s3://eu" if run == "moved" else None}
     lines.append({"run": "broken", "seq": -1, "versions": 0, "latest": None, "full_nbytes": None, "summary": None})
     lines[-1]["stale"] = True
-    told = json.dumps({"whole": True, "total": 4, "more": True, "runs": lines})
+    told = json.dumps({"whole": True, "total": 5, "more": True, "runs": lines})
     stream = f"event: runs\nid: a-1\ndata: {told}\n\n"
     page.route("**/v1/events", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
     page.reload()
-    expect(page.locator(".runs th")).to_have_text(["broken", "quiet", "fresh", "over"])
+    expect(page.locator(".runs th")).to_have_text(["broken", "moved", "quiet", "fresh", "over"])
     expect(row(page, "broken").get_by_role("cell").first).to_have_text("log can't be read")
     expect(row(page, "quiet").get_by_role("cell").first).to_have_text("quiet")
+    expect(row(page, "moved").get_by_role("cell").first).to_have_text("moved")
+    expect(row(page, "moved").get_by_title("lives at s3://eu")).to_have_text("moved")
     expect(row(page, "over").get_by_role("cell").first).to_have_text("")
-    expect(page.locator(".runs-sub")).to_have_text("The first 4 runs, by name.")
+    expect(page.locator(".runs-sub")).to_have_text("The first 5 runs, by name.")

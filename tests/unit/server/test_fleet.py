@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pulse_schemas import Home
 from pulse_server.routes import fleet as routes
 from pulse_server.runs import fleet
 from pulse_server.tokens import TokenFile, new_token
@@ -116,6 +117,28 @@ def test_workers_tags_and_notes_are_told(served: Running, store: DictStore, scri
         push(store, scripts["code-7b"], metadata={"note": "rewards look odd"})
         stream.next()
         assert stream.told["code-7b"]["summary"]["note"] == {"version": 3, "text": "rewards look odd"}
+
+
+def test_a_run_that_lives_elsewhere_is_told_with_its_home_until_it_is_back(
+    served: Running, store: DictStore, scripts: dict[str, Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_CHOOSE_S", 0.05)
+    monkeypatch.setattr(fleet, "_SAME_RECORD_S", 0.0)
+    script = scripts["math-7b"]
+    with following(served) as stream:
+        stream.until_all(*RUNS)
+        assert {line["home"] for line in stream.told.values()} == {None}
+        store_record(store, script.move("s3://eu/" + "x" * 500).records[-1])
+        stream.next()
+        assert stream.told["math-7b"]["home"] == "s3://eu/" + "x" * 91 + "…"
+        store_record(store, script.move("s3://here/policies").records[-1])
+        while stream.told["math-7b"]["home"] != "s3://here/policies":  # nothing proves that it is here
+            stream.next()
+        assert script.state.home is not None
+        store.put("math-7b/home", Home(run="math-7b", move=script.state.home.move).seal())
+        stream.next()
+        assert stream.told["math-7b"]["home"] is None
+        assert stream.told["math-7b"]["seq"] == script.state.seq
 
 
 def test_a_stream_goes_on_where_it_broke_off(served: Running, store: DictStore, scripts: dict[str, Script]) -> None:
@@ -270,9 +293,9 @@ def test_the_line_of_a_change_is_made_once_for_all_streams(
     made: list[str] = []
     whole = fleet.run_line
 
-    def counted(body: Any, *, stale: bool) -> Any:
+    def counted(body: Any, **how: Any) -> Any:
         made.append(body.run)
-        return whole(body, stale=stale)
+        return whole(body, **how)
 
     monkeypatch.setattr(fleet, "run_line", counted)
     with following(served) as one, following(served) as two, following(served) as three:

@@ -195,12 +195,12 @@ def test_those_furthest_behind_are_shown_and_all_are_counted(told: list[tuple[in
         reports.take(RUN, f"w{number:02d}", WorkerReport(version=version, digest=digit * 32))
     found, shown = reports.standing(state, most, 10**9)
     every = reports.listed(state).workers
-    worst = sorted(every, key=lambda one: (one.digest_matches, one.version, one.worker))
+    worst = sorted(every, key=lambda one: (one.digest_matches is not False, one.version, one.worker))
     assert shown == worst[:most]
     newest = max((one.version for one in every), default=None)
     assert found == WorkerSummary(
         workers=len(every),
-        differing=sum(not one.digest_matches for one in every),
+        differing=sum(one.digest_matches is False for one in every),
         oldest=min((one.version for one in every), default=None),
         newest=newest,
         at_newest=sum(one.version == newest for one in every),

@@ -145,3 +145,16 @@ def test_how_workers_stand_is_told_with_the_longest_pause_and_who_avoided_an_obj
     assert summary == reports.standing(state, 25, 8192)[0]
     assert summary.model_dump() == {"workers": 3, "differing": 1, "oldest": 1, "newest": 3, "at_newest": 2}
     assert (pause_s, avoided_by) == (0.5, 1)
+
+
+def test_who_serves_a_version_that_is_forgotten_is_not_said_to_differ_from_it() -> None:
+    clock, script = Clock(), chain(4)
+    script.retire(versions=(0, 1)).delete()
+    state = script.state
+    assert state.find(1) is None
+    reports = Reports(DictStore(), replica="r", now=clock.now, share_s=5, keep_s=60, clock=clock.monotonic)
+    reports.take(RUN, "old", WorkerReport(version=1, digest="0" * 32))
+    reports.take(RUN, "wrong", WorkerReport(version=2, digest="0" * 32))
+    summary, shown = reports.standing(state, 25, 8192)
+    assert (summary.workers, summary.differing, reports.overview(state)[0]) == (2, 1, summary)
+    assert [(one.worker, one.digest_matches) for one in shown] == [("wrong", False), ("old", None)]

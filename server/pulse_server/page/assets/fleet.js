@@ -78,14 +78,15 @@ function figures(line, now) {
 }
 
 // What somebody should look at. A run that pushed nothing for a day is over: that is no warning.
-function warningsOf({ stale, summary }, { since, furthest }) {
+function warningsOf({ stale, summary, home }, { since, furthest }) {
   const found = [];
   const { differing = 0 } = summary?.workers ?? {};
   if (stale) found.push({ level: "bad", text: "log can't be read" });
   if (differing) found.push({ level: "bad", text: `${plural(differing, "digest")} ${differing === 1 ? "differs" : "differ"}` });
   if (summary?.avoided) found.push({ level: "bad", text: "objects avoided", title: `${plural(summary.avoided, "worker")} found objects gone or damaged` });
   if (furthest > FAR_BEHIND) found.push({ level: "bad", text: `${count(furthest)} versions behind` });
-  if (isQuiet(since, summary?.usual_s ?? null)) found.push({ level: "fair", text: "quiet" });
+  if (home) found.push({ level: "fair", text: "moved", title: `lives at ${home}; nothing is written to it here` });
+  else if (isQuiet(since, summary?.usual_s ?? null)) found.push({ level: "fair", text: "quiet" });
   return found;
 }
 

@@ -61,7 +61,7 @@ export class Workers {
       all: all.length,
       current: all.filter((worker) => worker.behind === 0).length,
       furthest: Math.max(0, ...all.map((worker) => worker.behind)),
-      wrong: all.filter((worker) => !worker.digest_matches).length,
+      wrong: all.filter((worker) => worker.digest_matches === false).length,
     };
   }
 
@@ -145,8 +145,9 @@ function updateRow(row, worker, now) {
   setText(version, count(worker.version));
   setText(behind, worker.behind === 0 ? "0" : count(worker.behind));
   behind.dataset.level = worker.behind === 0 ? "good" : worker.behind > 10 ? "bad" : "fair";
-  setText(digest, worker.digest_matches ? "OK" : "Differs");
-  digest.dataset.level = worker.digest_matches ? "good" : "bad";
+  const matches = worker.digest_matches; // null: nobody knows that version any more
+  setText(digest, matches ? "OK" : matches === false ? "Differs" : "–");
+  digest.dataset.level = matches ? "good" : matches === false ? "bad" : "";
   timeCell(reported, worker.reported_at, now);
   setText(seconds, Object.keys(worker.phases).length ? duration(worker.seconds) : "–");
   const parts = Object.entries(worker.phases).map(([name, taken]) => `${name} ${duration(taken)}`);
