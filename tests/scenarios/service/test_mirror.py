@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pulse_registry
 from pulse_registry.cli.app import main
 from pulse_registry.client.connect import connect
+from pulse_registry.client.copies import CopyStore
 from pulse_registry.errors import Fenced, InvalidArgument, Mirrored
 from pulse_registry.format import keys
 from pulse_registry.mirror import Mirror
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import Store, open_store
 from pulse_schemas import Countersignature
 from tests.support.outer_rounds import make_rounds
 from tests.support.registries import RUN, change, small_model
-from tests.support.service import serving
+from tests.support.service import Service, serving
 
 OWN = ("leases/", "clock", "mirror", "reports/")
 """What a root has for itself."""
@@ -107,6 +111,33 @@ def test_a_run_is_copied_from_one_service_to_another_by_a_mirror_with_two_tokens
         with pulse_registry.open(destination.url, run=RUN, token=write) as registry:
             assert registry.pull("latest", into=small_model()).version == len(registry.versions()) - 1
     assert _tree(far) == _tree(near)
+
+
+def test_a_copy_is_written_through_a_service_over_any_store(service: Service, tmp_path: Path) -> None:
+    near, model = tmp_path / "near", {"w": np.arange(4 << 20, dtype=np.uint16)}
+    now = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    with pulse_registry.open(str(near), run=RUN, push=pulse_registry.PushOptions(dtype="keep")) as registry:
+        for step in range(3):
+            model["w"][step * 1000 : step * 1000 + 500] += 1
+            registry.push(step, model, files={"config.json": b"{}"})
+    token = service.new_token("mirror")
+    service.await_token(token)
+    copies = CopyStore(service.url, token)
+    with Mirror(open_store(str(near)), copies, RUN, policy=now) as mirror:
+        done = mirror.catch_up()
+        assert done.nbytes > 8 << 20, "a keyframe goes up in parts"
+    with pulse_registry.open(str(near), run=RUN) as registry:
+        registry.compactor().step()
+        for _ in range(2):
+            registry.gc(now, dry_run=False)
+    for verify in (False, True):
+        with Mirror(open_store(str(near)), copies, RUN, policy=now, verify=verify) as mirror:
+            mirror.catch_up()
+    own = tuple(f"{RUN}/{name}" for name in OWN)
+    found = {key: copies.get(key) for key in copies.list(f"{RUN}/") if not key.startswith(own)}
+    assert found == _tree(near)
+    assert abs(copies.modified(f"{RUN}/log/000000000000.json") - datetime.now(UTC)) < timedelta(days=1)
+    copies.close()
 
 
 def test_a_service_over_a_copy_serves_readers_and_takes_no_push(tmp_path: Path) -> None:

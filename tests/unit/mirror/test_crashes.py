@@ -15,6 +15,7 @@ import pytest
 
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import Mirrored
+from pulse_registry.format import keys
 from pulse_registry.mirror import log_copy
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.testing import CountingStore, FaultStore
@@ -32,13 +33,18 @@ class Killed(BaseException):
 
 
 class Watched(DictStore):
-    """The copy, looked at after every operation that changes it."""
+    """The copy, looked at after every operation that may take something from its readers.
+
+    Not after an object is created: readers have what they had.
+    """
 
     source: DictStore
 
     def put(self, key, data, *, if_absent=False):
+        created = key not in self.objects
         super().put(key, data, if_absent=if_absent)
-        self._look(key)
+        if not created or keys.record_seq(key.removeprefix(f"{RUN}/")) is not None:
+            self._look(key)
 
     def delete(self, key):
         super().delete(key)
