@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.format.keys import below_root
+from pulse_registry.log.documents import most_bytes
 from pulse_registry.log.mirror_mark import check_mirror, read_mark
 from pulse_registry.mirror.claim import claim
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
@@ -116,6 +117,8 @@ async def write_key(request: Request, run: MirrorRun, key: CopyKey) -> Response:
     if _is_large(key):
         raise InvalidArgument(f"{shown(key)} is created by an upload")
     service, data, store = run.service, await request.body(), run.service.store_of(run.name)
+    if len(data) > most_bytes(key):
+        raise InvalidArgument(f"run {run.name!r}: {key} has {most_bytes(key):,} bytes at most, and this {len(data):,}")
     _check_one_root(store)
     if key == keys.MIRROR:
         await service.call(_claim, store, run.name, data)

@@ -305,6 +305,9 @@ def test_a_mirror_writes_nothing_but_what_copies_have(copies: CopyStore, there: 
     for absent in (True, False):
         with pytest.raises(InvalidArgument):
             copies.put(key, b"x", if_absent=absent)
+    for small in (keys.HEAD, keys.CLOCK, keys.countersignature_key(0)):
+        with pytest.raises(InvalidArgument, match="65,536 bytes at most"):
+            copies.put(f"{RUN}/{small}", b"x" * (1 << 17))
     assert there.objects == before
 
 
