@@ -30,8 +30,9 @@ from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas import BASES
 from pulse_schemas.api import KeyList
 
-_PARTS_BYTES: Final = 64 << 20
-"""Of an object that goes up: a mirror has many under way, and little memory."""
+_PART_BYTES: Final = 8 << 20
+_PARTS_BYTES: Final = 5 * _PART_BYTES
+"""Of one object on its way up: a mirror has many, and little memory."""
 
 
 class CopyStore(Store):
@@ -47,7 +48,9 @@ class CopyStore(Store):
         self.url = self._api.url
         self._bucket = PresignedRequests(timeouts)
         self._objects = ServiceStore(url, token, timeouts=timeouts, allow_http=allow_http)
-        self._uploads = Uploads(self._api, self._bucket, RetryPolicy(), folder="copy/", most_bytes=_PARTS_BYTES)
+        self._uploads = Uploads(
+            self._api, self._bucket, RetryPolicy(), folder="copy/", held_bytes=_PART_BYTES, most_bytes=_PARTS_BYTES
+        )
 
     def close(self) -> None:
         """Close the connections; the store can't be used any more. Idempotent."""

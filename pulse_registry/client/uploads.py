@@ -42,6 +42,7 @@ class Uploads:
         retries: RetryPolicy,
         *,
         folder: str = "",
+        held_bytes: int = HELD_BYTES,
         most_bytes: int = IN_FLIGHT_BYTES,
     ) -> None:
         """Store through a service.
@@ -51,12 +52,14 @@ class Uploads:
             bucket: sends it there.
             retries: what repeats the requests of an upload in parts.
             folder: of a run's paths in which uploads are begun, with its slash.
+            held_bytes: a stream up to this size is held as a whole; of a longer one, a part is no longer than this
+                where the service says it may.
             most_bytes: that parts under way take together; one part at least is under way.
         """
         self._api = api
         self._bucket = bucket
         self._retries = retries
-        self._folder, self._most_bytes = folder, most_bytes
+        self._folder, self._held_bytes, self._most_bytes = folder, held_bytes, most_bytes
 
     def put(self, run: str, key: str, data: Body) -> None:
         """Create an object, all or nothing.
@@ -66,7 +69,7 @@ class Uploads:
             AccessDenied, InvalidArgument, StoreUnavailable: as `Store.put`.
         """
         size = body_size(data)
-        views = _held(data, size)
+        views = _held(data, size, self._held_bytes)
         sha256 = None if views is None else _sha256(views)
         try:
             self._send(run, key, data, views, size, sha256)
@@ -83,7 +86,7 @@ class Uploads:
         elif upload.kind == "direct" and upload.request is not None:
             self._send_direct(upload.request, key, body_views(data) if views is None else views, size, sha256)
         elif upload.kind == "parts" and upload.upload_id is not None and upload.part_size:
-            part_size = min(upload.part_size, max(1, size))
+            part_size = min(upload.part_size, max(self._held_bytes, -(-size // MAX_PARTS)), max(1, size))
             if not size / MAX_PARTS <= part_size <= IN_FLIGHT_BYTES:
                 raise UnsupportedFormat(
                     f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
@@ -173,11 +176,11 @@ class _PartsUpload:
             _logger.warning("%s: its parts are left to the bucket's own clean-up: %s", self._key, error)
 
 
-def _held(data: Body, size: int) -> Sequence[memoryview] | None:
+def _held(data: Body, size: int, most: int) -> Sequence[memoryview] | None:
     """Return the views of a body that is in memory, or small enough to be; None for a long stream."""
     if not isinstance(data, Stream):
         return tuple(body_views(data))
-    return [memoryview(b"".join(body_views(data)))] if size <= HELD_BYTES else None
+    return [memoryview(b"".join(body_views(data)))] if size <= most else None
 
 
 def _sha256(views: Iterable[memoryview]) -> str:
