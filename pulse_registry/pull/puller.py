@@ -219,7 +219,7 @@ class Puller:
             made = attempt.run(stage, unstaged)
             attempt.agree("stage")
             [staged] = made
-            staged.join(together, together.check(staged.found, cover, request.entry, staged.check_open))
+            staged.join(together, together.check(staged.found, cover, request.entry, staged.check_cells))
             undo.pop_all()
         return staged
 
