@@ -144,14 +144,14 @@ class Mirror:
             gateway.wait_for_record(self.run, self._run.source.seq + 1, poll_s)
 
     def catch_up(self) -> Copied:
-        """Copy until the copy has the source's newest record, and all that goes with it.
+        """Copy until the copy has what the source has now, and all that goes with it; later records as they come along.
 
         Raises:
             CorruptObject: the source can't give an object that a record names; the copy ends before that record.
             Conflict: it ends before a record that names a base that is closed at the copy, and may yet be deleted.
             Others as ``step``; what was copied stays: call again.
         """
-        done = Copied()
+        done, newest = Copied(), None
         while True:
             one = self.step()
             done = done.and_then(one)
@@ -163,7 +163,8 @@ class Mirror:
                     f"run {self.run!r}: {self._source_url} can't give {key}, whole, and {ends}: restore it there, or "
                     "retire it"
                 ) from error
-            if not one.records:
+            newest = one.source_seq if newest is None else newest  # a writer may be faster than any copy
+            if not one.records or one.seq >= newest:
                 return done
 
     @property

@@ -119,8 +119,6 @@ class Promotion:
         destination = self._destination
         home = self._taken()
         destination.rounds.move(home, lost=True)
-        if proved_move(destination.store, destination.run) != home.move:
-            prove(destination.store, destination.run, home.move)
         drop_mark(destination.store)
         return self._promoted(home, Copied())
 
@@ -175,15 +173,17 @@ class Promotion:
         if state.seq < 0:
             raise NotFound(f"there is no run {site.run!r} in {site.url}: nothing goes on there")
         home = self._begun(state)
-        if home is None:
+        if home is None or proved_move(site.store, site.run) != home.move:  # or of long ago, and copied since
             if state.home is None and read_mark(site.store) is None:
                 raise InvalidArgument(f"run {site.run!r}: {site.url} is no copy of it, and takes writers as it is")
-            if state.home is not None and state.home.to != self._source.url:
+            if state.home is not None and state.home.to not in (self._source.url, site.url):
                 raise InvalidArgument(
                     f"run {site.run!r}: record {state.home.seq} moved it to {state.home.to}, and not to "
                     f"{self._source.url}: if that root is lost, give it with --from"
                 )
-            site.writer.move(site.url, self._new_id(), lost=True)
+            move = self._new_id()
+            prove(site.store, site.run, move)  # first: by that, a later call knows whose move it finds
+            site.writer.move(site.url, move, lost=True)
             home = _home(site.reader)
         return home
 

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.results import write_result
-from tests.scenarios.simulator.campaign import EACH, campaign, mutants
+from tests.scenarios.simulator.campaign import EACH, campaign, mutants, runner
 from tests.scenarios.simulator.report import MUTANTS, update_page
-from tests.scenarios.simulator.simulation import run
 
 app = typer.Typer(add_completion=False, help="The deterministic simulator.")
 
@@ -26,6 +25,7 @@ def simulate(
     processes: Annotated[int, typer.Option(help="Side by side.", min=1)] = os.cpu_count() or 1,
     ranks: Annotated[int, typer.Option(help="Trainers are jobs of up to so many ranks; 0: of one.", min=0)] = 0,
     members: Annotated[int, typer.Option(help="So many trainers work in outer rounds; 0: none.", min=0)] = 0,
+    regions: Annotated[bool, typer.Option("--regions", help="Two regions, between which the run moves.")] = False,
     seconds: Annotated[float, typer.Option(help="Begin no seed after this time.")] = 1e9,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
@@ -33,14 +33,14 @@ def simulate(
     if context.invoked_subcommand is not None:
         return
     if seed is not None:
-        outcome = run(seed, operations, ranks=ranks, members=members)
+        outcome = runner(ranks, members, regions=regions)(seed, operations)
         typer.echo("\n".join(outcome.tail))
         typer.echo(f"{outcome.operations} store operations, {outcome.counts}, trace {outcome.trace}")
         typer.echo(outcome.violation or "everything held")
         raise typer.Exit(outcome.violation is not None)
     document = {}
     options = {"first": first, "processes": processes, "each": operations, "seconds": seconds}
-    options |= {"ranks": ranks, "members": members}
+    options |= {"ranks": ranks, "members": members, "regions": regions}
     for document in campaign(total, say=typer.echo, **options):
         if out is not None:
             write_result(out, document)

@@ -33,10 +33,16 @@ class Stored:
 
 
 class Bucket:
-    """Objects by key. Each verb takes effect at once; ``truth`` looks at every effect as it happens."""
+    """Objects by key. Each verb takes effect at once; ``truth`` looks at every effect as it happens.
+
+    Attributes:
+        life: grows when all processes and requests die that work with it.
+        away: whether it answers nobody but who takes care of it.
+    """
 
     def __init__(self, world: World, truth: Truth, url: str = "sim://bucket") -> None:
         self.world, self.url = world, url
+        self.life, self.away = 0, False
         self.objects: dict[str, Stored] = {}
         self.hints: list[bytes] = []
         self._keys: list[str] = []
@@ -73,6 +79,15 @@ class Bucket:
             insort(self._keys, key)
         self.objects[key] = Stored(data, self.world.now)
 
+    def close(self) -> None:
+        """Lose it: all who work with it die, and what they have under way."""
+        self.life, self.away = self.life + 1, True
+
+    def wipe(self) -> None:
+        """Remove everything, as an operator does: the truth does not hear of it."""
+        self.objects.clear()
+        self._keys.clear()
+
     def delete(self, who: str, key: str) -> None:
         """Remove an object."""
         if key in self.objects:
@@ -99,6 +114,7 @@ class Link(Store):
         who: the process, for the trace.
         dead: it crashed: its remains reach nothing any more.
         damaged: how many answers were damaged on their way.
+        cares: whether it reaches a bucket that is away.
     """
 
     bucket: Bucket
@@ -107,7 +123,12 @@ class Link(Store):
     url: str = "sim://bucket"
     dead: bool = False
     damaged: int = 0
+    cares: bool = False
     _flip: bool = field(default=False, init=False)
+    _life: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._life = self.bucket.life
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """See Store.get."""
@@ -168,9 +189,11 @@ class Link(Store):
         drawn = world.rng.random()
         self._flip = False
         world.pause(drawn * weather.latency)
+        if self.bucket.away and not self.cares:
+            raise StoreUnavailable(f"{verb} of {key!r}: nobody answers")
         if drawn > weather.trouble:
             try:
-                result = act()
+                result = self._act(act)
             except PulseError as error:
                 world.note(f"{self.who} {verb} {key} {type(error).__name__}")
                 raise
@@ -198,7 +221,7 @@ class Link(Store):
         stalls = name == "stall" and weather.stalled in (None, verb)
         if stalls and early:
             self._stall()
-        result = act()
+        result = self._act(act)
         if name == "crash":
             self._die()
         if name == "lose":
@@ -208,7 +231,14 @@ class Link(Store):
         self._flip = name == "flip" and verb == "get"
         return result
 
+    def _act(self, act: Callable[[], T]) -> T:
+        if self._life != self.bucket.life:
+            raise Crash
+        return act()
+
     def _straggle(self, key: str, act: Callable[[], object]) -> None:
+        if self._life != self.bucket.life:
+            return
         try:
             act()
         except PulseError as error:

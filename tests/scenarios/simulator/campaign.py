@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,8 @@ import pytest
 from benchmarks.results import machine, versions
 from tests.scenarios.simulator.job_mutants import JOB_MUTANTS
 from tests.scenarios.simulator.mutants import MUTANTS, Mutant
+from tests.scenarios.simulator.regions import run_regions
+from tests.scenarios.simulator.regions_mutants import REGIONS_MUTANTS
 from tests.scenarios.simulator.rounds_mutants import ROUNDS_MUTANTS
 from tests.scenarios.simulator.simulation import Outcome, run
 
@@ -24,22 +27,28 @@ EACH = 20_000
 Say = Callable[[str], None]
 
 
-def again(seed: int, operations: int, ranks: int = 0, members: int = 0) -> str:
+def runner(ranks: int = 0, members: int = 0, *, regions: bool = False) -> Callable[[int, int], Outcome]:
+    """Return what runs a seed of so many store operations: of one bucket, or of two regions."""
+    return run_regions if regions else functools.partial(run, ranks=ranks, members=members)
+
+
+def again(seed: int, operations: int, ranks: int = 0, members: int = 0, *, regions: bool = False) -> str:
     """Return the command that runs a seed again."""
     jobs = f" --ranks {ranks}" if ranks else ""
     rounds = f" --members {members}" if members else ""
-    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}{jobs}{rounds}"
+    both = " --regions" if regions else ""
+    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}{jobs}{rounds}{both}"
 
 
 def outcomes(
-    seeds: Sequence[int], operations: int, processes: int, ranks: int = 0, members: int = 0
+    seeds: Sequence[int], operations: int, processes: int, one: Callable[[int, int], Outcome]
 ) -> Iterator[Outcome]:
     """Run seeds, in their order, in so many processes."""
     if processes == 1:
-        yield from (run(seed, operations, ranks=ranks, members=members) for seed in seeds)
+        yield from (one(seed, operations) for seed in seeds)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(functools.partial(run, operations=operations, ranks=ranks, members=members), seeds)
+        yield from pool.map(one, seeds, itertools.repeat(operations))
 
 
 def campaign(
@@ -51,11 +60,13 @@ def campaign(
     seconds: float = 1e9,
     ranks: int = 0,
     members: int = 0,
+    regions: bool = False,
     say: Say = print,
 ) -> Iterator[dict[str, Any]]:
     """Run seeds from ``first`` on until so many store operations were made in all, or the time is over.
 
-    With ``ranks``, trainers are jobs of up to so many; with ``members``, so many work in outer rounds.
+    With ``ranks``, trainers are jobs of up to so many; with ``members``, so many work in outer rounds; with
+    ``regions``, the run moves between two buckets.
 
     Yields the document as it is after each seed.
     """
@@ -63,11 +74,12 @@ def campaign(
     counts: Counter[str] = Counter()
     done, operations, virtual = 0, 0, 0.0
     failed: list[dict[str, Any]] = []
-    for outcome in outcomes(range(first, first + -(-total // each)), each, processes, ranks, members):
+    one = runner(ranks, members, regions=regions)
+    for outcome in outcomes(range(first, first + -(-total // each)), each, processes, one):
         done, operations, virtual = done + 1, operations + outcome.operations, virtual + outcome.seconds
         counts.update(outcome.counts)
         if outcome.violation is not None:
-            command = again(outcome.seed, each, ranks, members)
+            command = again(outcome.seed, each, ranks, members, regions=regions)
             failed.append({"seed": outcome.seed, "violation": outcome.violation, "again": command})
             say(f"seed {outcome.seed}: {outcome.violation}\n  {command}")
         taken = time.perf_counter() - began
@@ -79,6 +91,7 @@ def campaign(
             "operations": operations,
             "ranks": ranks,
             "members": members,
+            "regions": regions,
             "virtual_hours": round(virtual / 3600, 1),
             "seconds": round(taken, 1),
             "processes": processes,
@@ -96,7 +109,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patched:
             mutant.apply(patched)
-            outcome = run(seed, operations, ranks=mutant.ranks, members=mutant.members)
+            outcome = runner(mutant.ranks, mutant.members, regions=mutant in REGIONS_MUTANTS)(seed, operations)
         found[seed] = outcome.operations if outcome.violation and not outcome.died else None
         first = first or ("" if outcome.died else outcome.violation or "")
     times = sorted(taken for taken in found.values() if taken is not None)
@@ -115,7 +128,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
 def mutants(seeds: Sequence[int], operations: int, say: Say = print) -> list[dict[str, Any]]:
     """Measure all mutants."""
     rows = []
-    for mutant in MUTANTS + JOB_MUTANTS + ROUNDS_MUTANTS:
+    for mutant in MUTANTS + JOB_MUTANTS + ROUNDS_MUTANTS + REGIONS_MUTANTS:
         rows.append(measure_mutant(mutant, seeds, operations))
         say(f"{rows[-1]['name']}: {rows[-1]['found_by']} of {len(seeds)} seeds, median {rows[-1]['median']}")
     return rows

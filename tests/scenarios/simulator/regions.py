@@ -12,8 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from pulse_registry.errors import Conflict, CorruptObject, Forked, NotFound, StoreUnavailable
@@ -29,15 +28,16 @@ from tests.scenarios.simulator.collecting import GRACE_S, Collecting
 from tests.scenarios.simulator.compacting import Compacting
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
+from tests.scenarios.simulator.regions_truth import REGIONS, Canon, Loss, RegionTruth
 from tests.scenarios.simulator.simulation import Outcome, outcome
 from tests.scenarios.simulator.trainer import Trainer
-from tests.scenarios.simulator.truth import RUN, Json, Named, Pushed, Truth
+from tests.scenarios.simulator.truth import RUN, Json
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.worker import Worker
 from tests.scenarios.simulator.world import Crash, World
 from tests.support.inline import Inline
 
-_REGIONS = ("us", "eu")
+T = TypeVar("T")
 _ORPHAN_S = 4 * 3600.0
 """A mirror deletes what nothing names without a record: no process may sleep so long within a step."""
 _CARRIED_S = 600.0
@@ -52,82 +52,6 @@ class InlineLanes(Lanes):
         self.workers = self.readers = Inline()  # type: ignore[assignment]
 
 
-@dataclass
-class Canon:
-    """What is true of both regions: the one log, and where it goes on."""
-
-    world: World
-    log: list[bytes] = field(default_factory=list)
-    home: str = _REGIONS[0]
-    truths: dict[str, RegionTruth] = field(default_factory=dict)
-    pushed: list[tuple[Pushed, str]] = field(default_factory=list)
-
-    def landed(self, who: str, region: str, seq: int, data: bytes, body: Json) -> None:
-        """See that a record is the true one, or a new one at the run's home."""
-        if seq < len(self.log):
-            if data != self.log[seq]:
-                self.world.fail(f"{who} writes another record {seq} in {region}")
-            return
-        if region != self.home:
-            self.world.fail(f"{who} writes record {seq} in {region}, and the run lives in {self.home}")
-        self.log.append(data)
-        if body["kind"] == "move":
-            self.home = body["to"].removeprefix("sim://")
-
-    def named(self, key: str) -> Named | None:
-        """Return what the true log says of an object."""
-        return max(self.truths.values(), key=lambda truth: truth.records).named(key)
-
-
-class RegionTruth(Truth):
-    """The truth of one region.
-
-    Attributes:
-        region: its name.
-        links: ways to its bucket; what they may miss is told to them as damage on the way.
-        carried: leases of the other region's readers that a mirror has carried here: since when.
-    """
-
-    def __init__(self, world: World, region: str, canon: Canon) -> None:
-        super().__init__(world, GRACE_S)
-        self.region, self._canon = region, canon
-        self.links: list[Link] = []
-        self.carried: dict[str, tuple[Json, float]] = {}
-        canon.truths[region] = self
-        self._pushed = canon.pushed  # trainers of both push states of one policy
-
-    def named(self, key: str) -> Named | None:
-        """Return what this region's log says of an object."""
-        return self._named.get(key)
-
-    def missed(self, key: str) -> None:
-        """Excuse who asks for what the true log has retired, or is about to be copied."""
-        found = self._canon.named(key)
-        if self.region != self._canon.home and (found is None or not found.live):
-            for link in self.links:
-                link.damaged += 1
-            return
-        super().missed(key)
-
-    def put(self, who: str, key: str, data: bytes) -> None:
-        """Look at a write: snapshots of other writers say the same in other words."""
-        if "/log/snapshots/" not in key:
-            super().put(who, key, data)
-
-    def _landed(self, who: str, seq: int, data: bytes) -> None:
-        self._canon.landed(who, self.region, seq, data, json.loads(data)["body"])
-        super()._landed(who, seq, data)
-
-    def _object(self, who: str, body: Json, ref: Json, owner: str) -> None:
-        key = f"{RUN}/{ref['key']}"
-        found = self._canon.named(key)
-        if self.get(key) is None and found is not None and not found.live:
-            self._named[key] = Named(ref, owner)
-            self.count("absent")
-            return
-        super()._object(who, body, ref, owner)
-
-
 class Regions:
     """One seed's actors, in two regions."""
 
@@ -137,10 +61,10 @@ class Regions:
         self.world = world = World(seed)
         self.canon = Canon(world)
         self.buckets: dict[str, Bucket] = {}
-        self.intruded = False
+        self._lost: set[str | None] = set()
         drawn = Weather.drawn(world.rng)
         self.weather = weather or drawn
-        for region in _REGIONS:
+        for region in REGIONS:
             truth = RegionTruth(world, region, self.canon)
             bucket = self.buckets[region] = Bucket(world, truth, f"sim://{region}")
             truth.get = lambda key, bucket=bucket: None if key not in bucket.objects else bucket.objects[key].data
@@ -171,10 +95,17 @@ class Regions:
 
         def lives() -> None:
             while not self.world.over:
+                if self.buckets[region].away and who != "operator":
+                    with suppress(Crash):  # the end of the world
+                        self.world.pause(10.0)
+                    continue
                 process = Process(self.buckets[region], f"{who}-{region}", self.weather)
                 self.canon.truths[region].links.append(process.link)
-                with suppress(Crash, Conflict):  # of a copy, or of what has moved away
-                    live(process)
+                try:
+                    with suppress(Conflict):  # of a copy, or of what has moved away
+                        live(process)
+                except Crash:
+                    self.canon.truths[region].count("crashes")
                 process.link.dead = True
                 with suppress(Crash):  # the end of the world
                     self.world.pause(self.world.rng.uniform(10.0, 100.0))
@@ -217,29 +148,71 @@ class Regions:
             world.pause(rng.uniform(0.5, 20.0))
 
     def _operate(self, process: Process) -> None:
-        """Move the run to the other region, now and then; what fails is done again."""
-        world = self.world
-        world.pause(world.rng.uniform(40.0, 300.0))
-        home = self.canon.home
-        target = self._other(home)
-        if not self.canon.truths[home].versions or self.canon.truths[target].counts.get("intruded"):
-            return
-        while True:
-            links = self._links(process, home, target)
-            sites = [self._site(process, link) for link in links]
-            promotion = Promotion(
-                sites[1], sites[0], lambda links=links: self._made(process, *links), process.surroundings.new_id
-            )
-            with suppress(StoreUnavailable, NotFound, CorruptObject):
-                promotion.planned()
-                self.canon.truths[target].count("promoted")
+        """Move the run to the other region, now and then, or go on there without the one that is lost."""
+        world, canon = self.world, self.canon
+        if canon.loss is None:
+            world.pause(world.rng.uniform(40.0, 300.0))
+            home = canon.home
+            target = self._other(home)
+            if not canon.truths[home].versions or canon.truths[target].counts.get("intruded"):
                 return
-            world.pause(world.rng.uniform(1.0, 30.0))
+            if canon.truths[target].versions and world.rng.random() < 0.4:
+                canon.loss = Loss(home)
+            else:
+                self._insist(lambda: self._promotion(process, target, home).planned())
+                canon.truths[target].count("promoted")
+        if canon.loss is not None:
+            self._lose(process, canon.loss)
+
+    def _lose(self, process: Process, loss: Loss) -> None:
+        """Go on at the copy, and take the lost region back, from wherever an operator who died left it."""
+        world, canon, bucket, truth = self.world, self.canon, self.buckets[loss.region], self.canon.truths[loss.region]
+        other = self._other(loss.region)
+        if loss.move is None and not bucket.away:
+            bucket.close()
+            self.buckets[other].life += 1  # what a mirror had under way is lost, too
+            if canon.truths[other].torn():  # the copy is as far behind as that: it is no home
+                canon.loss, bucket.away = None, False
+                return
+        if not loss.fenced:
+            home = self._insist(lambda: self._promotion(process, other, loss.region).lost()).home
+            world.pause(world.rng.uniform(5.0, 200.0))
+            fork = canon.fork(loss.region)
+            given_up = self._insist(lambda: self._promotion(process, other, loss.region, cares=True).fence(home))
+            self._see_given_up(truth, fork, {entry.version for entry in given_up})
+            loss.fenced, bucket.away = True, False
+            canon.truths[other].count("lost")
+            world.pause(world.rng.uniform(20.0, 200.0))  # whoever worked there comes back, and finds that it has moved
+        if canon.fork(loss.region) < truth.records:
+            canon.truths[other].count("forks")
+            bucket.close()
+            world.pause(200.0)  # for those who were in the midst of something to notice
+            bucket.wipe()
+            truth.wiped()
+            bucket.away = False
+        self._lost.add(loss.move)
+        canon.loss = None
+
+    def _see_given_up(self, truth: RegionTruth, fork: int, told: set[int]) -> None:
+        """See that those versions, and no others, are named that the lost region has beyond the fork."""
+        beyond = {version.number: version for version in truth.versions if version.record["seq"] >= fork}
+        kept = {number for number, version in beyond.items() if version.retired_at is None}
+        if not kept <= told <= beyond.keys():
+            self.world.fail(f"versions {sorted(told)} are said to be given up, and those beyond the fork are {kept}")
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Call until the stores let it be done."""
+        while True:
+            with suppress(StoreUnavailable, NotFound, CorruptObject):
+                return call()
+            self.world.pause(self.world.rng.uniform(1.0, 30.0))
 
     def _intrude(self) -> None:
         """Write a record into the copy's log, as somebody does whom no mark keeps from it."""
         with suppress(Crash):
             self.world.pause(self.world.rng.uniform(100.0, 500.0))
+            if self.canon.loss is not None:
+                return
             region = self._other(self.canon.home)
             bucket, truth = self.buckets[region], self.canon.truths[region]
             if not truth.versions or not bucket.objects.get(f"{RUN}/{keys.MIRROR}"):
@@ -255,11 +228,16 @@ class Regions:
     # -- what they work with -----------------------------------------------------------------------------------------
 
     def _other(self, region: str) -> str:
-        return _REGIONS[1 - _REGIONS.index(region)]
+        return REGIONS[1 - REGIONS.index(region)]
 
-    def _links(self, process: Process, *regions: str) -> list[Link]:
+    def _promotion(self, process: Process, target: str, home: str, *, cares: bool = False) -> Promotion:
+        links = self._links(process, home, target, cares=cares)
+        source, destination = (self._site(process, link) for link in links)
+        return Promotion(destination, source, lambda: self._made(process, *links), process.surroundings.new_id)
+
+    def _links(self, process: Process, *regions: str, cares: bool = False) -> list[Link]:
         made = [
-            Link(self.buckets[region], process.link.who, process.weather, self.buckets[region].url)
+            Link(self.buckets[region], process.link.who, process.weather, self.buckets[region].url, cares=cares)
             for region in regions
         ]
         for region, link in zip(regions, made, strict=True):
@@ -314,7 +292,10 @@ class Regions:
     def _aftermath(self) -> None:
         """See that both regions have the same, once all that was on its way has arrived; and every version, whole."""
         self.world.pause(2 * 3600.0)
-        home, fine = self.canon.home, Weather()
+        fine = Weather()
+        if (loss := self.canon.loss) is not None:  # an operator finishes what was begun
+            self._lose(Process(self.buckets[self._other(loss.region)], "afterwards", fine), loss)
+        home = self.canon.home
         process = Process(self.buckets[home], "afterwards", fine)
         copied = self._other(home)
         source, copy = (
@@ -322,11 +303,9 @@ class Regions:
         )
         regions = [home]
         if not self.canon.truths[copied].counts.get("intruded"):
-            if any(b'"kind":"move"' in data for data in self.canon.log):  # one may have been left half done
-                Promotion(
-                    self._site(process, source), self._site(process, copy), lambda: self._made(process, copy, source),
-                    process.surroundings.new_id,
-                ).planned()  # fmt: skip
+            moves = [json.loads(data)["body"] for data in self.canon.log if b'"kind":"move"' in data]
+            if moves and moves[-1]["write_id"] not in self._lost:  # one may have been left half done
+                self._promotion(process, home, copied).planned()
             with self._made(process, source, copy) as mirror:
                 mirror.catch_up()
             regions.append(copied)

@@ -10,12 +10,12 @@ import pytest
 from pulse_registry.errors import AlreadyExists
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter
-from pulse_registry.mirror import log_copy, promotion
+from pulse_registry.mirror import Promotion, log_copy, promotion
 from pulse_registry.mirror.copier import Copier, Copying
 from pulse_registry.mirror.leases import CarriedLeases
 from pulse_registry.mirror.log_copy import LogCopy
 from pulse_registry.store import Store
-from pulse_schemas import HomeEntry
+from pulse_schemas import HomeEntry, VersionEntry
 from tests.scenarios.simulator.mutants import Mutant
 
 
@@ -68,9 +68,22 @@ def _no_move(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(promotion, "_home", home)
 
 
+def _no_fence(patched: pytest.MonkeyPatch) -> None:
+    """Name what a lost home has beyond the copy, and let it take records."""
+    real = Promotion.fence
+
+    def fence(self: Promotion, home: HomeEntry) -> tuple[VersionEntry, ...]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(LogWriter, "move", lambda self, to, write_id, *, lost=False: None)
+            return real(self, home)
+
+    patched.setattr(Promotion, "fence", fence)
+
+
 REGIONS_MUTANTS = (
     Mutant("records before objects", "a copy's objects are there before the record that names them", _records_first),
     Mutant("no fork check", "a mirror stops where the copy has another record", _no_fork_check, seed=11),
     Mutant("lease not carried", "what the copy's readers hold is kept at the source", _no_carried_leases),
     Mutant("promote without move", "the old home takes no record once the copy is the home", _no_move),
+    Mutant("lost home not fenced", "a lost home that is back takes no record", _no_fence, seed=4),
 )

@@ -10,7 +10,7 @@ from benchmarks.results import RESULTS
 
 FOLDER = RESULTS / "reliability"
 RUNS, JOBS, MUTANTS = FOLDER / "simulator.json", FOLDER / "jobs.json", FOLDER / "mutants.json"
-ROUNDS = FOLDER / "rounds.json"
+ROUNDS, REGIONS = FOLDER / "rounds.json", FOLDER / "regions.json"
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 BEGIN, END = "<!-- simulator: begin (python -m tests.scenarios.simulator report) -->", "<!-- simulator: end -->"
 
@@ -33,17 +33,24 @@ def update_page() -> None:
 
 
 def _tables() -> str:
-    runs, jobs, rounds, mutants = (json.loads(path.read_text()) for path in (RUNS, JOBS, ROUNDS, MUTANTS))
+    files = (RUNS, JOBS, ROUNDS, REGIONS, MUTANTS)
+    runs, jobs, rounds, regions, mutants = (json.loads(path.read_text()) for path in files)
     with_jobs = f"With jobs of two to {jobs['ranks']} ranks in place of trainers:"
     with_rounds = f"With {rounds['members']} members of outer rounds in place of trainers:"
-    return "\n\n".join((_runs(runs), with_jobs, _runs(jobs), with_rounds, _runs(rounds), _mutants(mutants)))
+    with_regions = "With two regions, between which the run moves; most records, versions and deletions happen in both:"
+    tables = (_runs(runs), with_jobs, _runs(jobs), with_rounds, _runs(rounds), with_regions, _runs(regions))
+    return "\n\n".join((*tables, _mutants(mutants)))
 
 
 def _runs(document: dict[str, Any]) -> str:
     seeds, counts = document["seeds"], document["counts"]
     last = seeds["first"] + seeds["count"] - 1
     broken = len(document["violations"]) or "none"
-    said_of = _OF_ROUNDS if document.get("members") else _SAID | (_OF_JOBS if document.get("ranks") else {})
+    said_of = _SAID | (_OF_JOBS if document.get("ranks") else {})
+    if document.get("members"):
+        said_of = _OF_ROUNDS
+    elif document.get("regions"):
+        said_of = _OF_REGIONS
     lines = [
         f"**{document['operations']:,} store operations** of seeds {seeds['first']} to {last}, "
         f"{seeds['operations_each']:,} each and what follows; {document['virtual_hours']:,.0f} hours of virtual time "
@@ -99,6 +106,19 @@ _OF_ROUNDS = {
     "outer checkpoint": "checkpoints of rounds are named",
     "commit": "versions are committed",
     "epoch": "a member takes over the writing of versions",
+}
+_OF_REGIONS = {
+    "promoted": "the run moves, as planned",
+    "lost": "a region is lost, the run goes on at the other, and the lost one is fenced once it is back",
+    "forks": "it had versions or records that are given up",
+    "intruded": "somebody writes into a copy's log",
+    "absent": "a copy's record names what was retired and deleted since",
+    "commit": "versions are committed, or copied",
+    "epoch": "a trainer takes the run over",
+    "attach": "records attach merged patches or keyframes",
+    "retired": "versions are retired",
+    "deleted": "objects are deleted",
+    "crashes": "a process dies",
 }
 _OF_JOBS = {
     "pushes of ranks": "pushes by ranks together",

@@ -25,12 +25,14 @@ def test_one_log_is_true_in_both_regions_whatever_goes_wrong(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_runs_move_copies_lack_what_was_retired_and_intruders_come_in_some_of_them() -> None:
+def test_runs_move_homes_are_lost_copies_lack_what_was_retired_and_intruders_come_in_some_of_them() -> None:
     counts: dict[str, int] = {}
     for seed in range(20, 30):
         for what, count in run_regions(seed, _OPERATIONS).counts.items():
             counts[what] = counts.get(what, 0) + count
     assert counts["promoted"] > 3
+    assert counts["lost"] > 2
+    assert counts["forks"] > 1
     assert counts["absent"] > 10
     assert counts["intruded"] > 1
     assert counts["retired"] > 100

@@ -292,3 +292,30 @@ def test_outer_rounds_are_copied_too(tmp_path):
     there = {key: source.get(key) for key in source.list("") if not key.startswith((f"{RUN}/leases/", f"{RUN}/clock"))}
     assert any("/outer/objects/" in key for key in there)
     assert tree(copied) == there
+
+
+def test_catching_up_ends_beside_a_writer_that_is_always_ahead():
+    source, left = trained(2), 20
+
+    def ahead(key: str) -> None:
+        nonlocal left
+        if left and keys.record_seq(key.removeprefix(f"{RUN}/")) is not None:
+            left -= 1
+            trained(1, store=source)
+
+    with mirror(source, _Watched(ahead)) as one:
+        done = one.catch_up()
+    assert left > 10
+    assert 3 <= done.seq < state_of(source).seq
+
+
+class _Watched(DictStore):
+    """Tells of each record that is put."""
+
+    def __init__(self, told) -> None:
+        super().__init__()
+        self._told = told
+
+    def put(self, key, data, *, if_absent=False) -> None:
+        super().put(key, data, if_absent=if_absent)
+        self._told(key)

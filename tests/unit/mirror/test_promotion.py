@@ -287,6 +287,31 @@ def test_a_copy_of_another_home_than_the_lost_one_is_not_promoted():
     assert fence(asia, us) == []
 
 
+@pytest.mark.parametrize("records", range(4, 8))
+def test_a_copy_that_lags_behind_two_moves_takes_a_lost_run_by_a_move_of_its_own(records: int):
+    us, eu = root("us"), root("eu")
+    push(us, 2)
+    copy(us, eu)
+    promote(eu, us)
+    writer(eu).begin()
+    promote(us, eu)
+    whole = dict(us.objects)
+    eu.objects.clear()
+    behind = root("us")
+    behind.objects |= whole
+    for seq in range(records, len(log_of(us))):
+        del behind.objects[f"{RUN}/{keys.record_key(seq)}"]
+    copy(behind, eu)
+    moves = {data for data in log_of(eu).values() if b'"kind":"move"' in data}
+    done = promotion(eu, us).lost()
+    assert done.home.seq == records
+    assert not any(done.home.move.encode() in data for data in moves)
+    fence(eu, us)
+    writer(eu).begin()
+    with pytest.raises(Fenced, match=EU):
+        writer(us).begin()
+
+
 @pytest.mark.parametrize("acts", [False, True])
 @pytest.mark.parametrize("back", [False, True])
 def test_a_promotion_of_a_lost_run_that_is_killed_anywhere_is_finished_by_the_next(acts: bool, back: bool):
