@@ -8,14 +8,21 @@ from datetime import UTC, datetime, timedelta
 from pulse_registry.errors import AccessDenied
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
+from pulse_registry.log import StoreClock
 from pulse_registry.mirror.collection import Collection
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
+from pulse_registry.mirror.needs import items_of, needed_by_rounds
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention import RetentionPolicy
+from pulse_registry.retention.rounds import RoundsCollector, RoundsGc
 from pulse_registry.store import PrefixStore
-from pulse_schemas import Lease
+from pulse_schemas import Lease, ObjectRef
+from pulse_schemas.outer import RestartRecord
 from tests.support.mirrors import mirror, tree
 from tests.support.records import DictStore
 from tests.support.registries import RUN, change, quick, small_model
+from tests.unit.outer.sessions import Site
+from tests.unit.outer.test_checkpoints import Team
 
 HOUR, DAY = 3600.0, 86_400.0
 POLICY = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
@@ -104,6 +111,124 @@ def test_what_others_left_at_the_copy_goes_when_it_is_old():
     there.wait(60 + HOUR)
     there.mirror.catch_up()
     assert tree(there.copied) == tree(there.source)
+
+
+class OuterRegions(Regions):
+    """Regions whose source has outer rounds, too, of two trainers."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        site = Site()
+        site.store = PrefixStore(self.source, RUN)
+        self.team = Team(site, "a", "b")
+
+    def work(self, checkpoints: int) -> None:
+        """Make rounds until so many checkpoints are named."""
+        while len(self.team.state().checkpoints) < checkpoints:
+            self.team.round()
+
+    def collect_rounds(self) -> RoundsGc:
+        store = self.team.site.store
+        clock = StoreClock(store)
+        return RoundsCollector(store, OuterLog(store, RUN), clock).collect(POLICY, clock.now(), dry_run=False)
+
+    def outer_objects(self, root: DictStore) -> set[str]:
+        return {key for key in root.objects if key.startswith(f"{RUN}/outer/objects/")}
+
+    def whole(self) -> list[str]:
+        """Return what the copy's outer log needs, and the copy lacks."""
+        store = PrefixStore(self.copied, RUN)
+        return [
+            item.key
+            for unit in needed_by_rounds(OuterLog(store, RUN).refresh())
+            for item in items_of(store, unit)
+            if isinstance(item, ObjectRef) and f"{RUN}/{item.key}" not in self.copied.objects
+        ]
+
+
+def test_what_outer_rounds_have_retired_goes_at_the_copy_after_its_own_grace():
+    there = OuterRegions()
+    there.work(3)
+    there.mirror.catch_up()
+    before = there.outer_objects(there.copied)
+    assert before == there.outer_objects(there.source)
+    retired = there.collect_rounds().retired
+    assert retired > 0
+    there.wait(HOUR + 5)
+    assert there.collect_rounds().deleted == retired
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == before, "its readers have not heard of it for as long as the grace"
+    there.wait(HOUR - 10)
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == before
+    there.wait(610)  # a mirror tidies up every ten minutes
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == there.outer_objects(there.source)
+    assert len(before) - len(there.outer_objects(there.copied)) == retired
+    assert not there.whole()
+    there.team.rounds(2)
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == there.outer_objects(there.source)
+    assert not there.whole()
+
+
+def test_rounds_are_collected_at_a_copy_that_began_behind_a_checkpoint():
+    there = OuterRegions()
+    there.work(3)
+    there.collect_rounds()
+    there.wait(HOUR + 5)
+    there.collect_rounds()  # what the first checkpoint stands for is gone before anybody has copied it
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == there.outer_objects(there.source)
+    assert not there.whole()
+    there.work(4)
+    there.collect_rounds()
+    there.wait(610)
+    there.mirror.catch_up()  # what was freed by which record is known from here on
+    there.wait(HOUR + 5)
+    there.collect_rounds()
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == there.outer_objects(there.source)
+    assert not there.whole()
+
+
+def test_what_a_member_left_unnamed_goes_at_the_copy_when_it_is_old_and_what_may_be_named_yet_stays():
+    there = OuterRegions()
+    there.work(2)
+    there.mirror.catch_up()
+    state = there.team.state()
+    stray, yet = (
+        f"{RUN}/outer/{keys.contribution_key(number, 'a', '0' * 31 + '7')}"
+        for number in (state.checkpoints[-1].round, state.open)
+    )
+    for key in (stray, yet):
+        there.copied.put(key, b"of a mirror that died")
+    there.wait(DAY - 10)
+    there.mirror.catch_up()
+    assert stray in there.copied.objects
+    there.wait(610)
+    there.mirror.catch_up()
+    assert stray not in there.copied.objects
+    assert yet in there.copied.objects
+    assert not there.whole()
+
+
+def test_rounds_that_began_anew_leave_nothing_at_a_copy_that_they_do_not_need():
+    there = OuterRegions()
+    there.work(2)
+    there.mirror.catch_up()
+    number = there.team.state().open
+    OuterLog(there.team.site.store, RUN).append(
+        lambda _, common: RestartRecord(**common, round=number, digest="0" * 32)
+    )
+    there.mirror.catch_up()
+    there.wait(610)
+    there.mirror.catch_up()  # what was freed by which record is known from here on
+    there.wait(HOUR + 5)
+    assert there.collect_rounds().deleted == len(there.outer_objects(there.copied))
+    assert there.outer_objects(there.source) == set()
+    there.mirror.catch_up()
+    assert there.outer_objects(there.copied) == set()
 
 
 def test_what_another_mirror_has_named_since_the_last_look_stays():
