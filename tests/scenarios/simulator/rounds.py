@@ -58,7 +58,7 @@ class Rounds:
         self._noise = np.random.default_rng(self._rng.getrandbits(32))
         self._collected = nothing()
         self._broken = False
-        self._term = ""
+        self._term, self._restarts = "", truth.restarts
         self._model = self._begin()
 
     def live(self, until: Callable[[], bool] | None = None) -> None:
@@ -232,6 +232,8 @@ class Rounds:
         assert fold is not None
         if session.round >= fold.round:
             self._world.fail(f"{self._who} has made the step of round {session.round}, and {fold.round} is open")
+        if not self._truth.holds(self._name, self._term):
+            return True  # it works on what may have been replaced, until it hears of that
         weights, (theta, momentum) = session.weights, fold.weights[session.round]
         if (weights.theta.tobytes(), weights.momentum.tobytes()) != (theta.tobytes(), momentum.tobytes()):
             self._world.fail(f"{self._who} has other weights than those of round {session.round}")
@@ -277,9 +279,12 @@ class Rounds:
                 self._world.fail(f"{self._who}: fenced for no reason: {error!r}")
             self._truth.count("twins fenced")
         except Diverged as error:
-            if not self._broken:
+            if self._truth.astray or self._truth.restarts > self._restarts:
+                self._truth.count("found others' push")
+            elif not self._broken:
                 self._world.fail(f"{self._who}: {error!r}")
-            self._truth.count("diverged")
+            else:
+                self._truth.count("diverged")
         except QuorumLost as error:
             if not self._truth.lost_quorum(self._session.member.state.seq):
                 self._world.fail(f"{self._who}: given up for no reason: {error!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.store import PrefixStore
 from tests.scenarios.simulator.bucket import Bucket
+from tests.scenarios.simulator.outsider import Outsider
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.rounds import Rounds, Settings
@@ -28,6 +29,8 @@ class RoundsAftermath:
     def live(self) -> None:
         """Make some rounds, then look at all versions."""
         self._world.pause(_LONG_S)
+        if self._truth.astray:
+            Outsider(Process(self._bucket, "operator", Weather()), self._truth).restart()
         before, count = self._truth.rounds, max(2, self._settings["quorum"])
         self._target = before + _ROUNDS
         for number in range(count):

@@ -71,6 +71,7 @@ class Fold:
         open: contributions to the open round, by member.
         checkpoints: rounds of those that were not retired, oldest first.
         retired: the newest round that was.
+        begun: the round after which rounds began anew, or 0.
     """
 
     start: Json
@@ -81,6 +82,7 @@ class Fold:
     open: dict[str, Json] = field(default_factory=dict)
     checkpoints: list[int] = field(default_factory=list)
     retired: int = 0
+    begun: int = 0
 
     @property
     def round(self) -> int:
@@ -108,6 +110,9 @@ class RoundsTruth(Truth):
     Attributes:
         fold: of the outer log; None before its first record.
         models: cells that a member may begin an empty run with, by their digest.
+        others: cells that somebody else may push, by their digest.
+        astray: whether somebody else has pushed the newest version, and rounds did not begin anew from it.
+        restarts: how often rounds began anew.
         sent: what counts of each member's contributions, exactly.
         counted: write ids of contributions that count.
     """
@@ -116,6 +121,8 @@ class RoundsTruth(Truth):
         super().__init__(world, grace)
         self.fold: Fold | None = None
         self.models: dict[str, bytes] = {}
+        self.others: dict[str, bytes] = {}
+        self.astray, self.restarts = False, 0
         self.sent: dict[str, Exact] = {}
         self.counted: set[str] = set()
         self._outer_records = 0
@@ -159,7 +166,12 @@ class RoundsTruth(Truth):
         number, digest = body["version"], body["digest"]
         if number != len(self.versions):
             self.world.fail(f"{who} commits version {number} after version {len(self.versions) - 1}")
-        bits = self.models.get(digest) if self.fold is None else self._round_bits(who, number)
+        if self.fold is not None and digest in self.others:
+            bits: bytes | None = self.others[digest]
+            self.astray = True
+            self.count("others push")
+        else:
+            bits = self.models.get(digest) if self.fold is None else self._round_bits(who, number)
         if bits is None or (self.fold is None and number):
             self.world.fail(f"{who} begins the run with cells that no member has")
         if Policy(ROUNDS, bits).digest != digest:
@@ -199,13 +211,13 @@ class RoundsTruth(Truth):
             self.world.fail(f"{who} starts rounds from other cells than those of version {body['version']}")
         if body["version"] != len(self.versions) - 1:
             self.world.fail(f"{who} starts rounds from version {body['version']}, which is not the newest")
-        theta = (np.frombuffer(version.bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
-        self.fold = Fold(body, {1: body["rates"]}, body["exponent"], [(theta, np.zeros_like(theta))])
+        self.fold = Fold(body, {1: body["rates"]}, body["exponent"], [self._begun(body["version"])])
 
     def _outer_join(self, fold: Fold, body: Json) -> bool:
         if body["member"] not in fold.members and sum(not m.left for m in fold.members.values()) >= _MOST_MEMBERS:
             return False
-        fold.members[body["member"]] = Joined(body["write_id"], 1 if fold.round == 1 else fold.round + 1)
+        since = fold.round + (fold.round > fold.begun + 1)
+        fold.members[body["member"]] = Joined(body["write_id"], since)
         return True
 
     def _outer_leave(self, fold: Fold, body: Json) -> bool:
@@ -246,7 +258,7 @@ class RoundsTruth(Truth):
         return True
 
     def _outer_checkpoint(self, fold: Fold, body: Json) -> bool:
-        if not fold.checkpoints[-1:] < [body["round"]] or body["round"] >= fold.round:
+        if not fold.begun < body["round"] < fold.round or not fold.checkpoints[-1:] < [body["round"]]:
             return False
         digests = tuple(Policy(MASTERS, cells.tobytes()).digest for cells in fold.weights[body["round"]])
         if digests != (body["theta"], body["momentum"]):
@@ -265,6 +277,29 @@ class RoundsTruth(Truth):
 
     def _outer_delete(self, fold: Fold, body: Json) -> bool:
         return int(body["round"]) <= fold.retired
+
+    def _outer_restart(self, fold: Fold, body: Json) -> bool:
+        """Go on from a version that somebody else has pushed; rounds up to it have no members."""
+        round_, number = body["round"], fold.start["version"] + body["round"]
+        if round_ <= fold.begun or round_ < fold.round - 1:
+            return False
+        if number >= len(self.versions) or self.versions[number].record["digest"] != body["digest"]:
+            self.world.fail(f"outer record {body['seq']} lets rounds begin anew from what version {number} is not")
+        for gone in range(fold.round, round_ + 1):
+            fold.weights.append(self._begun(fold.start["version"] + gone))
+        fold.weights[round_] = self._begun(number)
+        fold.begun = fold.retired = round_
+        fold.checkpoints.clear()
+        fold.open.clear()
+        for one in fold.members.values():
+            one.left = True
+        self.astray, self.restarts = number < len(self.versions) - 1, self.restarts + 1
+        return True
+
+    def _begun(self, number: int) -> tuple[Floats, Floats]:
+        """Return theta and momentum of rounds that begin with a version."""
+        theta = (np.frombuffer(self.versions[number].state.bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return theta, np.zeros_like(theta)
 
     def _outer_merged(self, fold: Fold, body: Json) -> bool:
         return int(body["round"]) < fold.round

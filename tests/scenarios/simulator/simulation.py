@@ -28,6 +28,7 @@ from tests.scenarios.simulator.bucket import Bucket
 from tests.scenarios.simulator.collecting import GRACE_S, Collecting
 from tests.scenarios.simulator.compacting import Compacting
 from tests.scenarios.simulator.job import Job
+from tests.scenarios.simulator.outsider import Outsider
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.rounds import Disk, Rounds
@@ -169,6 +170,8 @@ class Simulation:
             self._cast(f"worker-{number}", lambda process: Worker(process, truth).live())
         if rng.random() < 0.5:
             self._cast("collector", lambda process: Collecting(process, truth).live())
+        if rng.random() < 0.5:
+            self._cast("outsider", lambda process: Outsider(process, truth).live())
 
     def _cast(self, who: str, live: Callable[[Process], None]) -> None:
         """Add an actor, who comes back after each crash."""

@@ -23,7 +23,8 @@ def test_all_members_hold_the_fold_of_the_log_while_all_goes_wrong_that_can(seed
     story = "\n".join((*outcome.tail[-40:], str(outcome.violation), again(seed, _OPERATIONS, 0, _MEMBERS)))
     assert outcome.violation is None, story
     assert outcome.counts["rounds"] > 1
-    assert outcome.counts["commit"] == outcome.counts["rounds"] + 1
+    if not outcome.counts.get("others push"):
+        assert outcome.counts["commit"] == outcome.counts["rounds"] + 1
 
 
 def test_the_same_seed_gives_the_same_trace_of_rounds_and_another_one_another() -> None:
@@ -32,7 +33,10 @@ def test_the_same_seed_gives_the_same_trace_of_rounds_and_another_one_another() 
     assert first.trace != other.trace
 
 
-_HAPPENS = {"late", "twins fenced", "restored", "diverged", "NaN refused", "outer rates", "outer leave", "crashes"}
+_HAPPENS = {
+    "late", "twins fenced", "restored", "diverged", "NaN refused", "outer rates", "outer leave", "crashes",
+    "outer restart",
+}  # fmt: skip
 
 
 @pytest.mark.slow
