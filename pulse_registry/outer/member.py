@@ -90,6 +90,7 @@ class Member:
         lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
         digest: of the weights, as they were when that step was made; empty before any was, and before it joins.
         closed: that round, which the log's state may keep no longer; None before round 1.
+        beginning: write id of the record by which the rounds of its weights began; empty before it joins.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Member:
             checkpointing: its share in checkpoints; None: it has none, and can't catch up with rounds behind two.
         """
         self.name, self.round = name, 0
-        self.digest = ""
+        self.digest = self.beginning = ""
         self.closed: ClosedRound | None = None
         self.log, self.contributions, self._weights = log, contributions, weights
         self._grace_s, self._silence_s, self._clock = grace_s, silence_s, clock
@@ -165,6 +166,7 @@ class Member:
         state = self.log.refresh()
         self._check_start(state, start)
         self.digest, self.closed = self._weights.digest().hex(), self.log.state.ended(self.round)
+        self.beginning = self.beginning or _started(state).write_id
         self.catch_up()  # before anybody waits for this one
         term = self._term or self.log.new_id()
         self._term = term
@@ -291,9 +293,9 @@ class Member:
         self._settle()
         if self.digest and self.has_ended and not self.lost:
             self.check_unchanged()  # or a version would be pushed of whatever they have become
-        while self.has_ended and (until is None or self.round < until):
+        while (replaced := self._are_replaced()) or (self.has_ended and (until is None or self.round < until)):
             closed = self.log.state.ended(self.round + 1)
-            if closed is None or self.lost:
+            if closed is None or self.lost or replaced:
                 done += self._begin_again()
                 continue
             try:
@@ -446,6 +448,11 @@ class Member:
         )
         return Attempt(record, steps, sent)
 
+    def _are_replaced(self) -> bool:
+        """Tell whether rounds began anew since, from other weights than these; the round may have the same number."""
+        state = self.log.state
+        return self.beginning not in ("", state.beginning.write_id) and self.round <= state.begun
+
     def _begin_again(self) -> list[ClosedRound]:
         """Come to a checkpoint, where the rounds that come next are not to be read any more."""
         if self.checkpointing is None:
@@ -454,6 +461,7 @@ class Member:
         self.lost, self.round = True, 0
         self.round = self.checkpointing.begin(self.log, self._weights)
         self.lost, self.digest = False, self._weights.digest().hex()
+        self.beginning = self.log.state.beginning.write_id
         self.closed = self.log.state.ended(self.round)
         return [] if self.closed is None else [self.closed]
 

@@ -134,11 +134,12 @@ class OuterSession:
             lambda version: run.load(version, geometry, masters.numbers),
             run.peers,
         )
-        begun_at = 0
+        begun_at, beginning = 0, ""
         if started is None:
             weights.begin(run.load(first, geometry, masters.numbers))
         else:
             begun_at = checkpointing.begin(log, weights)
+            beginning = log.state.beginning.write_id
         contributions = Contributions(run.store, geometry, run.backend, run.new_id)
         versions = RoundVersions(run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock)
         member = Member(
@@ -152,7 +153,7 @@ class OuterSession:
             checkpointing=checkpointing,
         )
         digest = weights.digest().hex() if started is None else started.digest
-        member.round = begun_at
+        member.round, member.beginning = begun_at, beginning
         if saved is not None:
             attempt = Attempt(run.peers)
             attempt.run(partial(saved.check, layout, weights.held, len(weights.residual), log.state), None)

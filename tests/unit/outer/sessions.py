@@ -51,6 +51,10 @@ class Versions:
             for group in GEOMETRY.groups:
                 made.fill(group, weights.version_cells(group))
 
+    def replace(self, version: int, other: int) -> None:
+        """Let a version be what another one is."""
+        self.digests[version], self._cells[version] = self.digests[other], self._cells[other]
+
     def load(self, version: int) -> Weights:
         if version not in self._cells:
             cells = [drawn()[one.name].view(np.uint32) >> 16 for one in GEOMETRY.layout.tensors]

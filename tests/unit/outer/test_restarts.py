@@ -14,6 +14,8 @@ from pulse_registry.outer.snapshot import snapshot_of, state_of
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.retention.rounds import needed_versions
 from pulse_registry.store import Store
+from pulse_registry.store.body import Body
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.weights.arrays import Weights
 from pulse_schemas.outer import RestartRecord
 from pulse_schemas.outer_snapshot import OuterSnapshot
@@ -138,6 +140,32 @@ def test_members_are_fenced_and_go_on_from_the_new_version_together(caplog: pyte
     later = site.joined(theirs, "b", quorum=1)
     assert bits(flat(theirs)) == bits(flat(held))
     assert bits(later.weights.momentum) == bits(again.weights.momentum)
+
+
+def test_who_joins_while_rounds_begin_anew_at_the_round_that_it_has_come_to_has_the_new_weights() -> None:
+    site, mine = Site(), drawn()
+    first = site.joined(mine)
+    for seed in (1, 2):
+        train(mine, seed)
+        first.step()
+    digest = push(site, 9)  # as if version 2 had been somebody else's
+    site.versions.replace(2, 9)
+
+    class Meanwhile(WrapperStore):
+        """Lets rounds begin anew just before the first record is appended."""
+
+        def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+            if "outer/log/0" in key and OuterLog(site.store, "run").refresh().restart is None:
+                restart(site.store, digest, 2)
+            super().put(key, data, if_absent=if_absent)
+
+    held = drawn(5)
+    later = site.joined(held, "b", Meanwhile(site.store))
+    assert (later.round, later.weights.digest().hex()) == (2, digest)
+    assert not later.weights.momentum.any()
+    assert bits(flat(held)) == bits(later.weights.theta)
+    train(held, 4)
+    assert later.step() is not None
 
 
 def test_state_saved_after_a_restart_is_used_again() -> None:
