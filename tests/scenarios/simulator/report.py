@@ -10,7 +10,7 @@ from benchmarks.results import RESULTS
 
 FOLDER = RESULTS / "reliability"
 RUNS, JOBS, MUTANTS = FOLDER / "simulator.json", FOLDER / "jobs.json", FOLDER / "mutants.json"
-ROUNDS, REGIONS = FOLDER / "rounds.json", FOLDER / "regions.json"
+ROUNDS, OTHERS, REGIONS = FOLDER / "rounds.json", FOLDER / "rounds-others.json", FOLDER / "regions.json"
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 BEGIN, END = "<!-- simulator: begin (python -m tests.scenarios.simulator report) -->", "<!-- simulator: end -->"
 
@@ -33,13 +33,15 @@ def update_page() -> None:
 
 
 def _tables() -> str:
-    files = (RUNS, JOBS, ROUNDS, REGIONS, MUTANTS)
-    runs, jobs, rounds, regions, mutants = (json.loads(path.read_text()) for path in files)
+    files = (RUNS, JOBS, ROUNDS, OTHERS, REGIONS, MUTANTS)
+    runs, jobs, rounds, others, regions, mutants = (json.loads(path.read_text()) for path in files)
     with_jobs = f"With jobs of two to {jobs['ranks']} ranks in place of trainers:"
     with_rounds = f"With {rounds['members']} members of outer rounds in place of trainers:"
     with_regions = "With two regions, between which the run moves; most records, versions and deletions happen in both:"
-    tables = (_runs(runs), with_jobs, _runs(jobs), with_rounds, _runs(rounds), with_regions, _runs(regions))
-    return "\n\n".join((*tables, _mutants(mutants)))
+    with_others = "The same, where somebody else pushes now and then, and lets the rounds begin anew:"
+    tables = [_runs(runs), with_jobs, _runs(jobs), with_rounds, _runs(rounds), with_others, _runs(others)]
+    tables += [with_regions, _runs(regions), _mutants(mutants)]
+    return "\n\n".join(tables)
 
 
 def _runs(document: dict[str, Any]) -> str:
@@ -58,7 +60,11 @@ def _runs(document: dict[str, Any]) -> str:
         "",
         "| what happened | times |",
         "| --- | ---: |",
-        *(f"| {said} | {counts.get(what, 0):,} |" for what, said in said_of.items()),
+        *(
+            f"| {said} | {counts.get(what, 0):,} |"
+            for what, said in said_of.items()
+            if what in counts or what not in _ELSE
+        ),
     ]
     return "\n".join(lines)
 
@@ -87,6 +93,8 @@ _SAID = {
     "delete": "records let the log forget",
     "tag": "versions get a name, or lose it",
 }
+_ELSE = {"others push", "found others' push", "outer restart"}
+"""What happens only where somebody else pushes."""
 _OF_ROUNDS = {
     "crashes": "a process dies",
     "rounds": "rounds end",
