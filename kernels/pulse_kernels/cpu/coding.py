@@ -53,7 +53,7 @@ _FAULTS = {
 class _Geometric:
     """What the loops look up in the geometric tables."""
 
-    divisors: U64
+    ways: U64
     places: U32
     slots: Kinds
 
@@ -63,10 +63,8 @@ class _Scratch:
     """A thread's own memory for one group: fresh pages for each would cost more than the coding."""
 
     frequency: U32 = field(default_factory=lambda: np.empty(SYMBOLS, np.uint32))
-    gap_divisors: U64 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint64))
-    gap_places: U32 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint32))
-    value_divisors: U64 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint64))
-    value_places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
+    gap_ways: U64 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS, 4), np.uint64))
+    value_ways: U64 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS, 4), np.uint64))
     slots: Kinds = field(default_factory=lambda: np.empty((MOST_CLASSES, SLOTS), np.uint8))
     places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
     streams: Words = field(default_factory=lambda: np.empty((2, STREAM_WORDS), np.uint16))
@@ -105,28 +103,28 @@ class NumbaCoding:
         """See ``Backend.encode_changes``."""
         scratch, changes, wide = self._scratch(), len(places), _wide(cell_type)
         pairs = CONTEXTS if kinds is None else len(counts)
-        gaps, symbols, raws = (np.empty(changes, np.uint32) for _ in range(3))
+        gaps, symbols = np.empty(changes, np.uint32), np.empty(changes, np.uint64)
         distances, rows = np.empty(changes, wide), _CONTEXT_ROWS if parameters is None else parameters
         gap_counts, value_counts = np.zeros((pairs, SYMBOLS), np.uint32), np.zeros((pairs, SYMBOLS), np.uint32)
         starts = (np.cumsum(counts, dtype=np.int64) - counts).astype(np.uint32)
         compiled("count_symbols", cell_type.width)(
             *(places, _NO_KINDS if kinds is None else kinds, old, new, cell_type.bits, *order_masks(cell_type)),
-            *(starts, rows, gaps, distances, symbols, raws, gap_counts.reshape(-1), value_counts.reshape(-1)),
+            *(starts, rows, gaps, distances, symbols, gap_counts.reshape(-1), value_counts.reshape(-1)),
         )
         store, size, constants = compiled("store_tables", 4), 0, (_WEIGHTS, _BOUNDS, divisors_by_frequency())
         if parameters is None:
-            divisors, gap_places = scratch.gap_divisors, scratch.gap_places
-            size = store(gap_counts, *constants, True, scratch.frequency, scratch.stored, divisors, gap_places)
+            gap_ways, value_ways = scratch.gap_ways, scratch.value_ways
+            size = store(gap_counts, *constants, True, scratch.frequency, scratch.stored, gap_ways)
         else:
-            divisors, gap_places = _geometric().divisors, _geometric().places
-        values = scratch.value_divisors, scratch.value_places
-        size += store(value_counts, *constants, parameters is None, scratch.frequency, scratch.stored[size:], *values)
+            gap_ways, value_ways = _geometric().ways, scratch.value_ways
+        size += store(
+            value_counts, *constants, parameters is None, scratch.frequency, scratch.stored[size:], value_ways
+        )
         sizes = np.empty(-(-changes // CHUNK), np.uint16)
         left, at = len(sizes), len(scratch.words)
         while True:
             left, at = compiled("encode", wide.itemsize)(
-                *(symbols, raws, gaps, distances, cell_type.bits),
-                *(table.reshape(-1) for table in (divisors, gap_places, *values)),
+                *(symbols, gaps, distances, cell_type.bits, gap_ways.reshape(-1), value_ways.reshape(-1)),
                 *(scratch.streams, scratch.words, sizes, left, at),
             )
             if not left:
@@ -217,10 +215,9 @@ def _forbid(tables: tuple[npt.NDArray[Any], ...], context: int, symbol: int) -> 
 
 @functools.cache
 def divisors_by_frequency() -> U64:
-    """Return the divisor of every frequency (see ``numba_tables``); 0 for 0, which no coded symbol has."""
+    """Return the divisor of every frequency (see ``loops.frequencies``); 0 for 0, which no coded symbol has."""
     f = np.arange(SLOTS + 1, dtype=np.uint64)
-    m, r = np.divmod(np.uint64(1 << 43), np.maximum(f, 1))
-    divisors: U64 = np.where(2 * r > f, 2 * (m + 1), 2 * m + (r != 0)) * (f != 0)
+    divisors: U64 = -(-(1 << 44) // np.maximum(f, 1).astype(np.int64)).astype(np.uint64) * (f != 0)
     return divisors
 
 
@@ -232,7 +229,9 @@ def _geometric() -> _Geometric:
     places: U32 = frequency | below << np.uint32(16)
     symbols = np.broadcast_to(np.arange(SYMBOLS, dtype=np.uint8), frequency.shape)
     slots = np.repeat(symbols.ravel(), frequency.ravel()).reshape(PARAMETERS, SLOTS)
-    return _Geometric(divisors_by_frequency()[frequency], places, slots)
+    wide = frequency.astype(np.uint64)
+    ways = np.stack((wide << 20, divisors_by_frequency()[frequency], SLOTS - wide, below.astype(np.uint64)), axis=-1)
+    return _Geometric(ways, places, slots)
 
 
 def _enlarged(words: Words, at: int) -> tuple[Words, int]:

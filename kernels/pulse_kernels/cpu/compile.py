@@ -201,10 +201,10 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "class_values": (_read(cell), cell, cell, _write(_U32)),
         "count_symbols": (
             *(_read(_U32), _read(_U8), _read(cell), _read(cell), _INT, cell, cell, _write(_U32), _read(_U8)),
-            *(_write(_U32), _write(cell if width == 2 else _U64), *(4 * (_write(_U32),))),
+            *(_write(_U32), _write(cell if width == 2 else _U64), _write(_U64), *(2 * (_write(_U32),))),
         ),
         "encode": (
-            *(_read(_U32), _read(_U32), _read(_U32), _read(cell), _INT, *(2 * (_read(_U64), _read(_U32)))),
+            *(_read(_U64), _read(_U32), _read(cell), _INT, _read(_U64), _read(_U64)),
             *(_write(_U16, 2), _write(_U16), _write(_U16), _INT, _INT),
         ),
         "decode": (
@@ -225,7 +225,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "trace_path": (_read(_INT), _read(_INT), _INT, _INT, _write(_INT)),
         "store_tables": (
             *(_read(_U32, 2), _read(_U32), _read(_U32), _read(_U64), types.boolean),
-            *(_write(_U32), _write(_U8), _write(_U64, 2), _write(_U32, 2)),
+            *(_write(_U32), _write(_U8), _write(_U64, 3)),
         ),
         "read_tables": (
             *(_read(_U8), _read(_U8), _read(_U32), _read(_U32), _write(_U32)),
@@ -257,8 +257,8 @@ _inline(cells, "_diff")
 _inline(digest, "_mix", "_digest", "digest_changes")
 _inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
-_inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols", "_order")
-_inline(rans, "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
+_inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols")
+_inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
 _inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "read_out")
 _inline(rans, "_next_table", "take_pair")
 _inline(moving, "_add_up", "_move")

@@ -94,20 +94,17 @@ def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], k
     found = np.zeros(shape, np.uint32)
     for row, table in zip(found, tables, strict=True):
         row[: len(table)] = table
-    out, divisors = np.empty(len(tables) * TABLE_BYTES, np.uint8), np.zeros(shape, np.uint64)
-    places = np.zeros(shape, np.uint32)
+    out, ways = np.empty(len(tables) * TABLE_BYTES, np.uint8), np.zeros((*shape, 4), np.uint64)
     constants = np.array(WEIGHTS, np.uint32), np.array(BOUNDS, np.uint32), divisors_by_frequency()
     scratch = np.empty(SYMBOLS, np.uint32)
-    size = compiled("store_tables", 4)(found, *constants, keep_empty, scratch, out, divisors, places)
+    size = compiled("store_tables", 4)(found, *constants, keep_empty, scratch, out, ways)
     stored = [store_table(levels_of(table)) for table in tables if keep_empty or any(table)]
     assert out[:size].tobytes() == b"".join(stored)
-    for row, found_divisors, table in zip(places, divisors, tables, strict=True):
+    for row, table in zip(ways, tables, strict=True):
         expected = frequencies(levels_of(table))
-        below = cumulative(expected)
-        coded = [f | b << 16 for f, b in zip(expected, below, strict=True) if f]
-        assert [p for p in row.tolist() if p & 0xFFFF] == coded
-        if coded:
-            assert found_divisors[: len(table)].tolist() == divisors_by_frequency()[expected].tolist()
+        divisors, below = divisors_by_frequency()[expected].tolist(), cumulative(expected)
+        coded = [[f << 20, d, 4096 - f, b] for f, d, b in zip(expected, divisors, below, strict=True) if f]
+        assert [way for way in row.tolist() if way[0]] == coded
 
 
 def test_divisors_divide_exactly_wherever_the_coder_divides():
@@ -121,5 +118,5 @@ def test_divisors_divide_exactly_wherever_the_coder_divides():
     for q in quotients:
         for rest in (np.zeros_like(f), f - np.uint64(1), f // np.uint64(2)):
             x = q * f + rest
-            found = ((x + (divisor & np.uint64(1))) * (divisor >> np.uint64(1))) >> np.uint64(43)
+            found = (x * divisor) >> np.uint64(44)
             assert (found == q).all()

@@ -1,13 +1,13 @@
 """Numba loops over the frequency tables of a coded group: from counts, to and from their stored bytes (see ``levels``).
 
-Writer and reader look a symbol's *place* up: its frequency f, and the sum below it from bit 16 on. The reader finds the
-symbol in its *slot*; the writer's *divisors* replace a division:
+The reader looks up a symbol's *place*: its frequency f, and the sum below it from bit 16 on; it finds the symbol in its
+*slot*. The writer looks up what its state goes through for a symbol, the *way*: f * 2**20, at which a word is let go
+of, a divisor m, 4096 - f, and the sum below. The divisor replaces a division:
 
-    x // f = (x + b) * m >> 43    for x < f * 2**20,    m = 2**43 // f or one more, b = 0 or 1,    stored as 2 m + b
+    x // f = x * m >> 44    for x < f * 2**20,    m = 2**44 / f, rounded up
 
-With r = 2**43 mod f: where 2 r > f, m is one more and b = 0, else b = 1 unless r = 0. Either way m * f is off 2**43 by
-at most f / 2, the product by less than 2**43 (x < f * 2**20, f <= 2**12), and it fits 64 bits (Granlund and
-Montgomery, 1994).
+m * f is over 2**44 by e < f, so that the product is over by x * e < f * f * 2**20 <= 2**44, and it fits 64 bits
+(Granlund and Montgomery, 1994).
 """
 
 from __future__ import annotations
@@ -121,10 +121,12 @@ def store_tables(
     keep_empty: bool,
     frequency: Array,
     out: Array,
-    divisors: Array,
-    places: Array,
+    ways: Array,
 ) -> Any:
-    """Store tables end to end, [tables, symbols] each; return the bytes. Empty ones are left out unless kept."""
+    """Store tables end to end, [tables, symbols] each; return the bytes. Empty ones are left out unless kept.
+
+    ``ways`` are of the symbols that are there, [tables, symbols, 4].
+    """
     at = ZERO
     for k in range(U64(len(counts))):
         end = _store(counts[k], weights, bounds, frequency, out, at)
@@ -133,9 +135,10 @@ def store_tables(
             below = U32(0)
             for symbol in range(U64(len(frequency))):
                 f = frequency[symbol]
-                divisors[k, symbol] = by_frequency[f]
-                places[k, symbol] = f | (below << U32(16))
-                below += f
+                if f != 0:
+                    ways[k, symbol, 0], ways[k, symbol, 1] = U64(f) << U64(20), by_frequency[f]
+                    ways[k, symbol, 2], ways[k, symbol, 3] = U64(SLOTS) - U64(f), U64(below)
+                    below += f
     return at
 
 

@@ -71,12 +71,6 @@ def _low(v: U64, width: U64) -> U64:
     return v & ((ONE << width) - ONE)
 
 
-def class_values(cells: Array, shift: int, mask: int, counts: Array) -> None:
-    """Count the cells of each class value."""
-    for k in range(len(cells)):
-        counts[(cells[k] >> shift) & mask] += U32(1)
-
-
 def _distance(a: U64, b: U64, top: U64, ones: U64) -> tuple[U64, U64]:
     """Return how far a cell moved in the order of its type, and 1 where it was below zero; see ``order_masks``."""
     below, above = (a & top) != ZERO, (b & top) != ZERO
@@ -90,14 +84,38 @@ def _magnitude(d: U64, bits: int) -> tuple[U64, U64]:
     return s, (_negated(d, s) - ONE) & every
 
 
-def _symbols(gap: U64, d: U64, bits: int, table: U64, row: U64) -> tuple[U64, U64]:
+def _symbols(gap: U64, d: U64, bits: int, table: U64, row: U64) -> U64:
     """Return the symbols of a change and its raw bits; see ``count_symbols``."""
     s, m = _magnitude(d, bits)
     low, high = _token(gap), _token(m)
     below, above = _extra(low), _extra(high)
     raw = (_low(gap, below) | (_low(m, above) << below)) & U64(0xFFFF)
     value = (table << U64(8)) | (TWO * high + s)
-    return (row << U64(8)) | low | (value << U64(16)), raw | ((below + above) << U64(16))
+    return (row << U64(8)) | low | (value << U64(16)) | (raw << U64(32)) | ((below + above) << U64(48))
+
+
+def _count(numbers: Array, shift: U64, mask: U64, counts: Array) -> None:
+    """Count what the bits of ``mask`` above ``shift`` are: four numbers at a time, each in counts of its own.
+
+    The same few come again and again, and a count that was just written is not at once there to be read.
+    """
+    size, n = U64(len(counts)), U64(len(numbers))
+    three = np.zeros(3 * len(counts), np.uint32)
+    whole = n - n % U64(4)
+    for k in range(ZERO, whole, U64(4)):
+        counts[(U64(numbers[k]) >> shift) & mask] += U32(1)
+        three[(U64(numbers[k + ONE]) >> shift) & mask] += U32(1)
+        three[size + ((U64(numbers[k + TWO]) >> shift) & mask)] += U32(1)
+        three[TWO * size + ((U64(numbers[k + U64(3)]) >> shift) & mask)] += U32(1)
+    for k in range(whole, n):
+        counts[(U64(numbers[k]) >> shift) & mask] += U32(1)
+    for k in range(size):
+        counts[k] += three[k] + three[size + k] + three[TWO * size + k]
+
+
+def class_values(cells: Array, shift: int, mask: int, counts: Array) -> None:
+    """Count the cells of each class value."""
+    _count(cells, U64(shift), U64(mask), counts)
 
 
 def _order(
@@ -128,16 +146,15 @@ def count_symbols(
     gaps: Array,
     distances: Array,
     symbols: Array,
-    raws: Array,
     gap_counts: Array,
     value_counts: Array,
 ) -> None:
     """Bring changes into coding order and count their symbols.
 
     ``kinds`` is empty for ``gap``; ``at`` says where each kind begins, ``rows`` which gap table it has. ``symbols`` are
-    the places of a change's symbols in their tables, the gap's in the low 16 bits, the value's in the high ones;
-    ``raws`` are the lowest 16 of its raw bits, and above them how many there are. The loops are apart, so that all but
-    ``_order`` and the counting take several changes at once.
+    the places of a change's symbols in their tables, the gap's in the low 16 bits, then the value's; then the lowest 16
+    of its raw bits, and above them how many there are. The loops are apart, so that all but ``_order`` and the counting
+    take several changes at once.
     """
     begin = at.copy()
     if len(kinds) != 0:
@@ -145,8 +162,7 @@ def count_symbols(
         for kind in range(len(at)):
             table, row = U64(kind), U64(rows[kind])
             for n in range(begin[kind], at[kind]):
-                symbol, raw = _symbols(U64(gaps[n]), U64(distances[n]), bits, table, row)
-                symbols[n], raws[n] = U32(symbol), U32(raw)
+                symbols[n] = _symbols(U64(gaps[n]), U64(distances[n]), bits, table, row)
     else:
         for k in range(len(places)):
             distances[k], _ = _distance(U64(old[k]), U64(new[k]), U64(top), U64(ones))
@@ -154,31 +170,27 @@ def count_symbols(
         for k in range(len(places)):
             _, m = _magnitude(U64(distances[k - 1]), bits)
             table = U64(m != ZERO) + U64(m >= U64(15)) if k % CHUNK else ZERO
-            symbol, raw = _symbols(U64(gaps[k]), U64(distances[k]), bits, table, table)
-            symbols[k], raws[k] = U32(symbol), U32(raw)
-        for k in range(len(symbols)):
-            gap_counts[symbols[k] & U32(0xFFFF)] += U32(1)
-    for k in range(len(symbols)):
-        value_counts[symbols[k] >> U32(16)] += U32(1)
+            symbols[k] = _symbols(U64(gaps[k]), U64(distances[k]), bits, table, table)
+        _count(symbols, ZERO, U64(0xFFFF), gap_counts)
+    _count(symbols, U64(16), U64(0xFFFF), value_counts)
 
 
 def _emit(x: U64, full: U64, out: Array, p: U64) -> tuple[U64, U64]:
     """Write a word below ``p``, and let go of it where the state is ``full`` or more."""
     out[p - ONE] = x & U64(0xFFFF)
-    need = U64(x >= full)
-    return x >> (need << U64(4)), p - need
+    need = x >= full
+    return _pick(need, x >> U64(16), x), p - U64(need)
 
 
-def _put_symbol(x: U64, place: U32, divisor: U64, out: Array, p: U64) -> tuple[U64, U64]:
-    f = U64(place & U32(0xFFFF))
-    x, p = _emit(x, f << U64(20), out, p)
-    q = ((x + (divisor & ONE)) * (divisor >> ONE)) >> U64(43)
-    return x + q * (U64(4096) - f) + U64(place >> U32(16)), p
+def _put_symbol(x: U64, symbol: U64, ways: Array, out: Array, p: U64) -> tuple[U64, U64]:
+    at = symbol << TWO
+    x, p = _emit(x, ways[at], out, p)
+    return x + ((x * ways[at + ONE]) >> U64(44)) * ways[at + TWO] + ways[at + U64(3)], p
 
 
 def _put_raw(x: U64, bits: U64, n: U64, out: Array, p: U64) -> tuple[U64, U64]:
     x, p = _emit(x, ONE << (U64(32) - n), out, p)
-    return (x << n) | _low(bits, n), p
+    return (x << n) | bits, p
 
 
 def _put_long(x: U64, p: U64, out: Array, symbol: U64, width: U64, gap: U64, d: U64, bits: int) -> tuple[U64, U64]:
@@ -189,7 +201,8 @@ def _put_long(x: U64, p: U64, out: Array, symbol: U64, width: U64, gap: U64, d: 
     at = (width - ONE) & U64(0x70)
     while at != ZERO:
         piece = raw >> at if at < U64(64) else rest >> (at - below)
-        x, p = _put_raw(x, piece, min(width - at, U64(16)), out, p)
+        n = min(width - at, U64(16))
+        x, p = _put_raw(x, _low(piece, n), n, out, p)
         at -= U64(16)
     return x, p
 
@@ -199,23 +212,19 @@ def _put(
     p: U64,
     out: Array,
     symbol: U64,
-    raw: U64,
     gap: U64,
     d: U64,
     bits: int,
-    gap_divisors: Array,
-    gap_places: Array,
-    value_divisors: Array,
-    value_places: Array,
+    gap_ways: Array,
+    value_ways: Array,
 ) -> tuple[U64, U64]:
     """Code one change."""
-    width = raw >> U64(16)
+    width = symbol >> U64(48)
     if width > U64(16):
         x, p = _put_long(x, p, out, symbol, width, gap, d, bits)
-    x, p = _put_raw(x, raw & U64(0xFFFF), min(width, U64(16)), out, p)
-    value, low = symbol >> U64(16), symbol & U64(0xFFFF)
-    x, p = _put_symbol(x, value_places[value], value_divisors[value], out, p)
-    return _put_symbol(x, gap_places[low], gap_divisors[low], out, p)
+    x, p = _put_raw(x, (symbol >> U64(32)) & U64(0xFFFF), min(width, U64(16)), out, p)
+    x, p = _put_symbol(x, (symbol >> U64(16)) & U64(0xFFFF), value_ways, out, p)
+    return _put_symbol(x, symbol & U64(0xFFFF), gap_ways, out, p)
 
 
 def _finish(x: U64, p: U64, stream: Array, words: Array, at: int) -> int:
@@ -230,14 +239,11 @@ def _finish(x: U64, p: U64, stream: Array, words: Array, at: int) -> int:
 
 def encode(
     symbols: Array,
-    raws: Array,
     gaps: Array,
     distances: Array,
     bits: int,
-    gap_divisors: Array,
-    gap_places: Array,
-    value_divisors: Array,
-    value_places: Array,
+    gap_ways: Array,
+    value_ways: Array,
     streams: Array,
     words: Array,
     sizes: Array,
@@ -261,14 +267,12 @@ def encode(
         while n > ZERO:
             n -= ONE
             x0, p0 = _put(
-                *(x0, p0, first, U64(symbols[k0 + n]), U64(raws[k0 + n])),
-                *(U64(gaps[k0 + n]), U64(distances[k0 + n]), bits),
-                *(gap_divisors, gap_places, value_divisors, value_places),
+                *(x0, p0, first, symbols[k0 + n]),
+                *(U64(gaps[k0 + n]), U64(distances[k0 + n]), bits, gap_ways, value_ways),
             )
             x1, p1 = _put(
-                *(x1, p1, second, U64(symbols[k1 + n]), U64(raws[k1 + n])),
-                *(U64(gaps[k1 + n]), U64(distances[k1 + n]), bits),
-                *(gap_divisors, gap_places, value_divisors, value_places),
+                *(x1, p1, second, symbols[k1 + n]),
+                *(U64(gaps[k1 + n]), U64(distances[k1 + n]), bits, gap_ways, value_ways),
             )
         chunks -= 1
         end = at
