@@ -38,11 +38,11 @@ def _rank_span(
     counters: Array,
     rank: Array,
     kind: Array,
-) -> int:
+) -> Any:
     """Rank the cells of one span that ``index[begin:]`` names; return the first entry past the span."""
-    n, size = begin, U64(len(cells))
+    n, named, size = U64(begin), U64(len(index)), U64(len(cells))
     whole = size - size % STRETCH
-    following = U64(index[n]) - U64(offset) if n < len(index) else size
+    following = U64(index[n]) - U64(offset) if n < named else size
     masks, kinds = np.empty((COUNTERS, BLOCKS), np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
     before = np.empty((COUNTERS, BLOCKS), np.uint32)
     i = ZERO
@@ -50,30 +50,30 @@ def _rank_span(
         count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
         known = ZERO
         while following - i < STRETCH:
-            c = kinds[following - i]
-            if (known >> U64(c)) & ONE == ZERO:
-                known |= ONE << U64(c)
-                find_class(kinds, c, masks[c])
+            c: Any = U64(kinds[following - i])
+            if (known >> c) & ONE == ZERO:
+                known |= ONE << c
+                find_class(kinds, np.uint8(c), masks[c])
                 count = counters[c]
                 for b in range(BLOCKS):
                     count -= np.uint32(ones(masks[c, BLOCKS - 1 - b]))
                     before[c, BLOCKS - 1 - b] = count
-            own, bit = (following - i) // BLOCK, (following - i) % BLOCK
+            own, bit = (following - i) // U64(BLOCK), (following - i) % U64(BLOCK)
             rank[n] = before[c, own] + np.uint32(ones(masks[c, own] & ((ONE << bit) - ONE)))
             kind[n] = c
-            n += 1
-            following = U64(index[n]) - U64(offset) if n < len(index) else size
+            n += ONE
+            following = U64(index[n]) - U64(offset) if n < named else size
         i += STRETCH
     while i < size:
         c = np.uint8(_class_of(cells[i], shift, mask, first, last))
         if i == following:
             rank[n] = counters[c]
             kind[n] = c
-            n += 1
-            following = U64(index[n]) - U64(offset) if n < len(index) else size
+            n += ONE
+            following = U64(index[n]) - U64(offset) if n < named else size
         counters[c] += np.uint32(1)
         i += ONE
-    return n
+    return np.int64(n)
 
 
 def class_ranks(
@@ -99,7 +99,7 @@ def class_ranks(
 
 def _following(rank: Any, at: Any, end: Any, ranks: Array) -> Any:
     """Return the rank that is wanted after ``rank``; NEVER after the last one, and where ranks do not increase."""
-    following = U64(ranks[at]) if at < end else NEVER
+    following = U64(ranks[U64(at)]) if at < end else NEVER
     return following if following > rank else NEVER
 
 
@@ -120,14 +120,14 @@ def _select_span(
     source: Array,
     old: Array,
     begin: int,
-) -> int:
+) -> Any:
     """Find the cells of one span whose rank in their class is wanted; return how many are found so far.
 
     ``wanted`` is of each class, at ``ahead`` in ``ranks``. Of a block, the ranks that are wanted are the bits that are
     deposited in the mask of the class. What is found is then written in the order of the cells: the next one of a class
     is the one at its ``place``.
     """
-    n, size = begin, U64(len(cells))
+    n, size = U64(begin), U64(len(cells))
     whole = size - size % STRETCH
     masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
     found = np.zeros(BLOCKS, np.uint64)
@@ -136,7 +136,7 @@ def _select_span(
         hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
         touched = ZERO
         while hits != 0:
-            c = np.uint8(lowest(hits))
+            c: Any = np.uint8(lowest(hits))
             hits &= hits - ONE
             find_class(kinds, c, masks)
             seen = U64(counters[c])
@@ -164,12 +164,12 @@ def _select_span(
             while marks != 0:
                 k = U64(BLOCK) * b + lowest(marks)
                 marks &= marks - ONE
-                c = kinds[k]
+                c = U64(kinds[k])
                 index[n] = U64(offset) + i + k
                 source[n] = place[c]
                 old[n] = cells[i + k]
                 place[c] += 1
-                n += 1
+                n += ONE
         i += STRETCH
     while i < size:
         c = np.uint8(_class_of(cells[i], shift, mask, first, last))
@@ -177,13 +177,13 @@ def _select_span(
             index[n] = U64(offset) + i
             source[n] = place[c]
             old[n] = cells[i]
-            n += 1
+            n += ONE
             place[c] += 1
             wanted[c] = _following(U64(wanted[c]), place[c], ends[c], ranks)
             ahead[c] = place[c]
         counters[c] += np.uint32(1)
         i += ONE
-    return n
+    return np.int64(n)
 
 
 def class_select(

@@ -122,15 +122,20 @@ def _order(
     places: Array, kinds: Array, old: Array, new: Array, top: int, ones: int, at: Array, gaps: Array, distances: Array
 ) -> None:
     """Find the gaps and distances of changes, those of one kind after the other, each kind's from ``at``."""
-    after = np.zeros(len(at), np.uint32)
-    for k in range(len(places)):
-        kind = U64(kinds[k])
-        n = at[kind]
-        at[kind] = n + U32(1)
-        gaps[n] = places[k] - after[kind]
-        after[kind] = places[k] + U32(1)
-        d, below = _distance(U64(old[k]), U64(new[k]), U64(top), U64(ones))
-        distances[n] = _negated(d, below)
+    after, moved = np.zeros(len(at), np.uint32), np.empty(CHUNK, distances.dtype)
+    for begin in range(0, len(places), CHUNK):
+        some, each = places[begin : begin + CHUNK], kinds[begin : begin + CHUNK]
+        before, then = old[begin : begin + CHUNK], new[begin : begin + CHUNK]
+        for k in range(U64(len(some))):
+            d, below = _distance(U64(before[k]), U64(then[k]), U64(top), U64(ones))
+            moved[k] = _negated(d, below)
+        for k in range(U64(len(some))):
+            kind = U64(each[k])
+            n = at[kind]
+            at[kind] = n + U32(1)
+            gaps[n] = some[k] - after[kind]
+            after[kind] = some[k] + U32(1)
+            distances[n] = moved[k]
 
 
 def count_symbols(
@@ -266,14 +271,12 @@ def encode(
         p0 = p1 = U64(STREAM_WORDS)
         while n > ZERO:
             n -= ONE
-            x0, p0 = _put(
-                *(x0, p0, first, symbols[k0 + n]),
-                *(U64(gaps[k0 + n]), U64(distances[k0 + n]), bits, gap_ways, value_ways),
-            )
-            x1, p1 = _put(
-                *(x1, p1, second, symbols[k1 + n]),
-                *(U64(gaps[k1 + n]), U64(distances[k1 + n]), bits, gap_ways, value_ways),
-            )
+            i = k0 + n
+            gap, d = U64(gaps[i]), U64(distances[i])
+            x0, p0 = _put(x0, p0, first, symbols[i], gap, d, bits, gap_ways, value_ways)
+            i = k1 + n
+            gap, d = U64(gaps[i]), U64(distances[i])
+            x1, p1 = _put(x1, p1, second, symbols[i], gap, d, bits, gap_ways, value_ways)
         chunks -= 1
         end = at
         at = _finish(x1, p1, second, words, at)
