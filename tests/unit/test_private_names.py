@@ -20,8 +20,8 @@ ALLOWED = {
     "scenarios/stateful/test_registry.py": "the model has to know whether a trainer knows that its term has begun",
 }
 """Files that need private names, and why."""
-TORCH = {"_schema", "_modules", "_register_state_dict_hook"}
-"""Of torch's modules and operations, which have no public ones."""
+TORCH = {"_schema", "_modules", "_register_state_dict_hook", "_local_tensor"}
+"""Of torch's modules, operations and distributed tensors, which have no public ones."""
 BY_NAME = {"setattr", "getattr", "hasattr", "delattr", "object"}
 
 
