@@ -33,7 +33,7 @@ _LONGEST_REST_S: Final = 20.0
 _OF_QUIET: Final = 1 / 32
 """Of the time since the last news: how late the next ones may be known."""
 _SLOWER: Final = 3.0
-_SELDOM_S: Final = 0.6
+_SELDOM_S: Final = 0.5
 """So much longer, and so long at most, is the pause of a run that somebody waits for when nothing comes: what is known
 of it stays younger than `_YOUNG_S`, also where looks are late by `looks.LATE_S`."""
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 LOOKERS: Final = 64
 """Looks under way at a time: some 2,000 a second in a store that answers in 30 ms."""
-SHARE, LATE_SHARE, LATE_S = 0.25, 0.5, 0.4
+SHARE, LATE_SHARE, LATE_S = 0.2, 0.5, 0.5
 """Of a core that looks may take; and when they are late by more than so many seconds. The rest is for answers."""
 TICK_S: Final = 0.02
 """The shortest wait for what is due: looks that come close together are begun together, which costs less. As many as
