@@ -38,7 +38,7 @@ _PAGE_PER_S: Final = 500
 _PAGE_BURST: Final = 5_000
 """Of the page's files, which come from memory: some 20 for a first load, of many people behind one address."""
 
-_OBJECT: Final = re.compile(r"/v1/runs/[^/]+/(?:copy/)?objects/.+", re.DOTALL)
+_OBJECT: Final = re.compile(r"/v1/runs/[^/]+/(?:copy/|outer/)?objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BUSY_RETRY_S: Final = 1.0
 _CROWD: Final = 4

@@ -299,6 +299,14 @@ def test_an_object_of_outer_rounds_is_no_larger_than_one_can_be(client: TestClie
         assert answer.status_code == 400
 
 
+def test_an_object_of_outer_rounds_goes_through_the_service_however_long_other_bodies_may_be(store: DictStore) -> None:
+    ref, data = levels("a")
+    with TestClient(app_over(store, max_body_bytes=len(data) - 1)) as client:
+        assert put(client, ref, data).status_code == 201
+        assert client.get(f"{URL}/{ref.key}").content == data
+        assert append(client, b"x" * len(data)).status_code == 413
+
+
 def test_tokens_scope_runs_and_what_may_be_taken_away(store: DictStore, members: Members) -> None:
     given, entries = {}, []
     for scope, run in (("read", "*"), ("publish", RUN), ("publish", "other"), ("admin", "*")):
