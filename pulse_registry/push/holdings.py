@@ -260,11 +260,15 @@ def _share(box: Box, number: int, of: int) -> tuple[Box, int]:
 
 
 def _cut(view: View, first: int, cells: int) -> View:
-    """Return a run of a view's cells, row-major, as a view of one dimension; all of a host's as it is."""
+    """Return a run of a view's cells, row-major, as a view of one dimension; all of a host's as it is.
+
+    Of cells that don't lie end to end it is a copy.
+    """
     if (first, cells) == (0, view.size) and (len(view.shape) == 1 or view.on_host):
         return view
     tensor = view.tensor
-    if tensor is not None and (tensor.is_contiguous() or not view.on_host):  # of another device's, a copy to read
+    in_place = not view.copied and (view.cells.flags.c_contiguous if tensor is None else tensor.is_contiguous())
+    if tensor is not None and (in_place or not view.on_host):
         tensor = tensor.reshape(-1)[first : first + cells]
     identity = (*view.identity, first, cells)
 
@@ -272,7 +276,7 @@ def _cut(view: View, first: int, cells: int) -> View:
         return view.span(first + start, first + stop)
 
     return View(
-        view.name, view.dtype, (cells,), view.copied, view.owner, identity, tensor, lambda: part(0, cells), part
+        view.name, view.dtype, (cells,), not in_place, view.owner, identity, tensor, lambda: part(0, cells), part
     )
 
 

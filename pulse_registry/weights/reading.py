@@ -180,7 +180,10 @@ def spans_of(views: Mapping[str, View], geometry: Geometry, group: Group) -> Spa
     tensors = geometry.layout.tensors
 
     def table() -> SpanTable | None:
-        live = [views[tensors[span.tensor].name].cells for span in group.spans]
+        read = [views[tensors[span.tensor].name] for span in group.spans]
+        if any(view.copied for view in read):  # where a copy lies now, something else may lie by the next call
+            return None
+        live = [view.cells for view in read]
         if not all(cells.flags.c_contiguous for cells in live):
             return None
         runs = [cells.reshape(-1)[span.start : span.stop] for cells, span in zip(live, group.spans, strict=True)]

@@ -12,6 +12,7 @@ from pulse_registry.weights import model as weights_model
 from pulse_registry.weights import reading
 from tests.support.ranks import on_ranks
 from tests.support.records import DictStore
+from tests.support.registries import quick
 
 SLICES = 50
 
@@ -46,3 +47,20 @@ def test_later_pushes_of_ranks_look_at_each_slice_and_make_no_view(monkeypatch: 
         first, tables, later, other = [views for _, views in found]
         assert (first, tables, later) == (SLICES, 2 * SLICES, 2 * SLICES)  # the second push finds where the cells are
         assert other > later
+
+
+def test_parts_of_slices_that_do_not_lie_end_to_end_are_read_anew_by_each_push() -> None:
+    """What is kept of them is no address of a copy, which is let go of after the push that read it."""
+    stores, alone = [DictStore()] * 2, DictStore()
+
+    def push(registry: Registry, rank: int) -> list[str]:
+        columns, found = np.zeros((64, 8), np.uint16)[:, 2:6], list[str]()  # both hold them: each speaks for a half
+        for step in range(5):
+            columns[:] = step
+            found.append(registry.push(step, {"w": Slice(columns, of=(64, 4), at=(0, 0))}).digest)
+            del (others := [np.full(32 * 4, 999, np.uint16) for _ in range(64)])[:]  # lie where something was let go of
+        return found
+
+    with quick(alone, keyframe_share=1e9) as registry:
+        wanted = [registry.push(step, {"w": np.full((64, 4), step, np.uint16)}).digest for step in range(5)]
+    assert on_ranks(stores, push, keyframe_share=1e9) == [wanted] * 2
