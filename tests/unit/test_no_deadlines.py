@@ -48,7 +48,7 @@ def seconds_of(call: ast.Call) -> float | None:
     """Return the seconds after which a call gives up, where they are a number in the text."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in NAMED:
         return None
-    if ast.unparse(call.func.value).endswith(("world", "self")):  # whose time is not the machine's
+    if ast.unparse(call.func.value).endswith(("world", "self", "clock")):  # whose time is not the machine's
         return None
     given = [keyword.value for keyword in call.keywords if keyword.arg == "timeout"]
     for value in given or (call.args[:1] if call.func.attr in GUARDED else []):

@@ -185,4 +185,4 @@ def test_long_headers_are_answered_in_short(connection: HTTPConnection, what: st
 
 def test_the_bodies_are_as_long_as_they_say_and_for_each_request() -> None:
     assert all(6_000 < len(body) <= 10_000 for body in shapes(10_000).values())
-    assert len(TAKE_JSON) == 9
+    assert len(TAKE_JSON) == 13

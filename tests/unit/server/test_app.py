@@ -160,7 +160,7 @@ def test_the_chain_is_what_is_live(client: TestClient, store: DictStore) -> None
 def test_the_token_of_an_open_service_allows_all(client: TestClient) -> None:
     assert client.get("/v1/token").json() == {
         "name": "anybody",
-        "scopes": ["read", "publish", "admin"],
+        "scopes": ["read", "publish", "mirror", "admin"],
         "runs": ["*"],
         "expires_at": None,
     }
