@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.outer.inner import FlatModel, Inner, Loss
 from pulse_registry.demo.grpo import advantages, policy_loss
+from pulse_registry.demo.kv_cache import cache_name
 from pulse_registry.demo.messages import Rollout
 from pulse_registry.demo.policy import empty_model
 
@@ -133,10 +134,10 @@ class Sorting:
     @torch.no_grad()
     def _sample(self, prompts: torch.Tensor, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Answer each prompt by the model's own distribution; return the tokens, and log p of each."""
-        tokens, logprobs, last, cache = [], [], prompts, None
+        tokens, logprobs, last, cache = [], [], prompts, {cache_name(self.model.module): None}
         for _ in range(self._recipe.length):
-            said = self.model.module(input_ids=last, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, distribution = said.past_key_values, said.logits[:, -1].log_softmax(-1)
+            said = self.model.module(input_ids=last, use_cache=True, logits_to_keep=1, **cache)
+            cache, distribution = {name: said[name] for name in cache}, said.logits[:, -1].log_softmax(-1)
             last = torch.multinomial(distribution.exp(), 1, generator=draw)
             tokens.append(last)
             logprobs.append(distribution.gather(1, last))

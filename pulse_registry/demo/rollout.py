@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pulse_registry.demo.kv_cache import cache_name
 from pulse_registry.demo.messages import Prompt, Rollout
 
 
@@ -17,12 +18,12 @@ def answer(
     tokens = torch.tensor([prompt.tokens] * group_size)
     with torch.inference_mode():
         # The prompt goes through the model once, not once a completion; ``generate`` goes on from its cache.
-        cache = model(input_ids=tokens[:1, :-1], use_cache=True, logits_to_keep=1).past_key_values
+        cached = cache_name(model)
+        cache = model(input_ids=tokens[:1, :-1], use_cache=True, logits_to_keep=1)[cached]
         cache.batch_repeat_interleave(group_size)
         made = model.generate(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
-            past_key_values=cache,
             max_new_tokens=new_tokens,
             do_sample=True,
             temperature=1.0,
@@ -30,6 +31,7 @@ def answer(
             top_p=1.0,
             return_dict_in_generate=True,
             output_logits=True,
+            **{cached: cache},
         )
     chosen = made.sequences[:, len(prompt.tokens) :]
     logprobs = torch.stack([logits.float().log_softmax(-1) for logits in made.logits], dim=1)
