@@ -57,10 +57,12 @@ class BaseCollector:
             each: how to make many requests: `map`, or a parallel one.
 
         Raises:
-            InvalidArgument: it is a service.
+            InvalidArgument: it is a service, or several roots.
         """
         if root.gateway() is not None:
             raise InvalidArgument(f"{root.url} is a service, which lists no bases: go to the bucket")
+        if root.roots() is not None:
+            raise InvalidArgument(f"{root.url}: each root has bases of its own: name one of them")
         self._root, self._each = root, each
         self._below = PrefixStore(root, BASES.rstrip("/"))
 

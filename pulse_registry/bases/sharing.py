@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -35,6 +35,7 @@ def share(
     layout: str,
     digest: str,
     keyframe: KeyframeRef,
+    spent: Collection[str] = (),
     *,
     each: Map = map,
     enough: Callable[[], bool] = lambda: False,
@@ -45,12 +46,13 @@ def share(
     then a run has a reference that no record of its needs, which its collector finds.
 
     Args:
-        root: the store of all runs: the bucket itself.
+        root: the store of all runs: the bucket itself; of several, the run's home alone.
         run: that is to name the base.
         source: where the keyframe lies: the store of its run.
         layout: id of the keyframe's layout.
         digest: its state digest.
         keyframe: to be shared.
+        spent: bases that the run's log has retired: it names none of them again.
         each: how to copy several files: `map`, or a parallel one.
         enough: whether to begin no more copies: to share again goes on.
 
@@ -59,7 +61,7 @@ def share(
         NotFound, AccessDenied, StoreUnavailable: as the store.
     """
     content, generation = content_hash(layout, digest, keyframe), 0
-    while not refer(root, run, base := base_id(content, generation)):
+    while (base := base_id(content, generation)) in spent or not refer(root, run, base):
         generation += 1
     files = (*keyframe.shards, keyframe.index)
     done = sum(1 for _ in each(partial(_copied, root, base, source), takewhile(lambda _: not enough(), files)))

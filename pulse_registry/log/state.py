@@ -144,6 +144,11 @@ class RunState(CowObject):
         """
         return self._bases
 
+    @property
+    def spent_bases(self) -> frozenset[str]:
+        """Those of them that were retired."""
+        return frozenset(base for base, seq in self._bases.items() if seq is not None)
+
     def version(self, number: int) -> VersionEntry:
         """Return one version, retired or not.
 

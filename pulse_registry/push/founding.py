@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +40,11 @@ class Base(Protocol):
         """
         ...
 
-    def share(self, found: BaseVersion) -> KeyframeRef:
-        """Make its cells a shared base, to which the run refers; return them as the keyframe of version 0."""
+    def share(self, found: BaseVersion, spent: Collection[str]) -> KeyframeRef:
+        """Make its cells a shared base, to which the run refers; return them as the keyframe of version 0.
+
+        It is none of ``spent``, which the run's log has retired, and names no more.
+        """
         ...
 
 
@@ -86,7 +90,7 @@ class Founding:
         found = self._found
         if len(state.versions) or found is None:
             return
-        keyframe, entry = self._base.share(found), found.entry
+        keyframe, entry = self._base.share(found, state.spent_bases), found.entry
         create(self._store, layout_key(entry.layout), found.layout.canonical())
         draft = CommitDraft(
             version=0,

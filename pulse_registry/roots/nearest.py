@@ -100,6 +100,11 @@ class NearestStore(Store):
         signers = [signer for store in self._stores if (signer := store.presigner()) is not None]
         return NearestPresigner(signers, self.nearest, self._home) if len(signers) == len(self._stores) else None
 
+    @property
+    def stores(self) -> Sequence[Store]:
+        """The roots, each by itself, the nearest first; retried."""
+        return [root.store for root in self._roots]
+
     def nearest(self, run: str) -> int:
         """Return which of the roots a run is read from now: the first that answers and is not known to be behind."""
         log = f"{run}/{keys.LOG}".rstrip("/")
@@ -113,6 +118,14 @@ class NearestStore(Store):
             As ``find_home``.
         """
         self._home(run)
+
+    def home(self, run: str) -> Store:
+        """Return the root that a run is written at, by itself, retried; found as by ``write_at_home``.
+
+        Raises:
+            As ``find_home``.
+        """
+        return self._roots[self._home(run)].store
 
     # -- Store: reads ----------------------------------------------------------------------------------------------
 
@@ -287,12 +300,9 @@ class NearestStore(Store):
         return None
 
     def _home_of(self, key: str) -> Store:
-        if not key.startswith(BASES):
-            return self._stores[self._home(key.partition("/")[0])]
-        homes = {*self._homes.values()}
-        if len(homes) != 1:
-            raise InvalidArgument(f"{key!r} is a shared base's: open the root that it is to lie at alone")
-        return self._stores[homes.pop()]
+        if key.startswith(BASES):
+            raise InvalidArgument(f"{key!r} is a shared base's, which each root has for itself: open one alone")
+        return self._stores[self._home(key.partition("/")[0])]
 
 
 def _below_run(key: str) -> str:

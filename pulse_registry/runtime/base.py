@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -84,8 +84,8 @@ class RunAsBase:
             layout = lender.context().geometry(entry.layout).layout
         return BaseVersion(f"{lender.run}@{entry.version}", entry, layout)
 
-    def share(self, found: BaseVersion) -> KeyframeRef:
-        """Make its keyframe, which is made if there is none, a shared base, and refer to it.
+    def share(self, found: BaseVersion, spent: Collection[str]) -> KeyframeRef:
+        """Make its keyframe, which is made if there is none, a shared base that is none of ``spent``; refer to it.
 
         Its own run goes on with the shared files as well, where this process may write to it: its collector then
         retires what it has of its own.
@@ -97,18 +97,20 @@ class RunAsBase:
         with self._open() as lender:
             context = lender.context()
             keyframe = lender.versions.state().keyframe(entry.version) or self._made(lender, context, entry.version)
-            base = self._shared(lender, self._run, found, keyframe)
+            base = self._shared(lender, self._run, found, keyframe, spent)
             if keyframe.base is None:
                 self._go_on(lender, found, keyframe, base)
         return placed(keyframe, base, 0)
 
-    def _shared(self, lender: Lender, run: str, found: BaseVersion, keyframe: KeyframeRef) -> str:
+    def _shared(
+        self, lender: Lender, run: str, found: BaseVersion, keyframe: KeyframeRef, spent: Collection[str] = ()
+    ) -> str:
         """Let a run refer to the base, which is made if it is not there: by the service, if there is one."""
         gateway, entry = lender.stores.gateway, found.entry
         if gateway is not None:
             return gateway.share(run, lender.run, entry.version)
-        root, source, each = lender.stores.root, lender.stores.below_cache, lender.context().fetch_map
-        return share(root, run, source, entry.layout, entry.digest, keyframe, each=each).base
+        root, source, each = lender.stores.home_of(run), lender.stores.below_cache, lender.context().fetch_map
+        return share(root, run, source, entry.layout, entry.digest, keyframe, spent, each=each).base
 
     def _made(self, lender: Lender, context: Context, version: int) -> KeyframeRef:
         compactor = lender.compactor(context, CompactOptions())

@@ -65,6 +65,15 @@ class StoreStack:
         if (roots := self.root.roots()) is not None:
             self.patience(lambda: roots.write_at_home(self._run))
 
+    def home_of(self, run: str) -> Store:
+        """Return the root that a run of it is written at: this one, or, of several, the run's home by itself.
+
+        Raises:
+            As ``Roots.home``.
+        """
+        roots = self.root.roots()
+        return self.root if roots is None else self.patience(lambda: roots.home(run))
+
     def source(self) -> str | None:
         """Return of what root the run is a copy here; None where it is none, or where other roots were asked as well.
 

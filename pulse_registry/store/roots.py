@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pulse_registry.store.base import Store
 
 
 class Roots(Protocol):
     """Chooses among roots that hold the same runs: one is a run's home, the others are copies: see `Store.roots`."""
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """The roots, each by itself, the nearest first."""
 
     def nearest(self, run: str) -> int:
         """Return which of the roots a run is read from now."""
@@ -18,5 +26,13 @@ class Roots(Protocol):
         Raises:
             Conflict, Fenced: none of the roots is the run's home, or more than one says so.
             AccessDenied, CorruptObject, StoreUnavailable, UnsupportedFormat: it can't be told which one is.
+        """
+        ...
+
+    def home(self, run: str) -> Store:
+        """Return the root that a run is written at, by itself, as ``write_at_home`` finds it.
+
+        Raises:
+            As ``write_at_home``.
         """
         ...

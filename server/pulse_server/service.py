@@ -202,6 +202,15 @@ class Service:
         """Return the store of one run."""
         return RunStore(self.store, run)
 
+    def home_of(self, run: str) -> Store:
+        """Return the root that a run is written at: the one that is served, or, of several, the run's home by itself.
+
+        Raises:
+            As `Roots.home`.
+        """
+        roots = self.store.roots()
+        return self.store if roots is None else roots.home(run)
+
     async def runs(self) -> list[str]:
         """Return the names of all runs, sorted, as they were seconds ago.
 

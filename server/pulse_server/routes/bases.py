@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Annotated, Final
 
 from fastapi import Request
@@ -13,7 +14,7 @@ from pulse_registry.errors import NotFound
 from pulse_schemas.api import BaseBody, BaseRequest
 from pulse_server.routes import examples
 from pulse_server.routes.bases_named import check_named
-from pulse_server.routes.dependencies import PublishRun, ReadRun
+from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.objects import ANSWERS_OF_READ, BYTES, send_object
 from pulse_server.routes.operation import answer, operations, problem
 from pulse_server.routes.params import BaseFile, BaseName, base_file_key, document
@@ -50,19 +51,30 @@ async def share_base(
     entry, keyframe = feed.state.version(wanted.version), feed.state.keyframe(wanted.version)
     if keyframe is None:
         raise NotFound(f"version {wanted.version} of run {lender!r} has no keyframe to share: attach one first")
+    spent = await _spent(run)
     until = time.monotonic() + _COPIES_S
     shared = await service.call(
         lambda: share(
-            service.store,
+            service.home_of(run.name),
             run.name,
             service.store_of(lender),
             entry.layout,
             entry.digest,
             keyframe,
+            spent,
             enough=lambda: time.monotonic() > until,
         )
     )
     return Rendered.of(BaseBody(base=shared.base, missing=shared.missing))
+
+
+async def _spent(run: RunRequest) -> Collection[str]:
+    """Return the bases that the run's log has retired, as far as is known: it names none of them again."""
+    try:
+        feed = await run.feed(remember=False)
+    except NotFound:  # its log begins later
+        return ()
+    return feed.state.spent_bases
 
 
 @router.head(

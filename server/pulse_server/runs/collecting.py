@@ -87,18 +87,23 @@ class Collecting:
             logger.info("run %s: %d versions retired, %d objects deleted", run, len(done.plan.versions), done.deleted)
 
     def collect_bases(self) -> None:
-        """Collect the shared bases of the root; what goes wrong is as in `collect`.
+        """Collect the shared bases of the root, or of each root by itself; what goes wrong is as in `collect`.
 
         Raises:
             Exception: what is none of our errors; it is counted, too.
         """
+        roots = self._store.roots()
+        for root in (self._store,) if roots is None else roots.stores:
+            self._collect_bases(root)
+
+    def _collect_bases(self, root: Store) -> None:
         try:
-            found = BaseCollector(self._store, each=self._each).collect(self._policy.grace_seconds, dry_run=False)
+            found = BaseCollector(root, each=self._each).collect(self._policy.grace_seconds, dry_run=False)
         except Exception as error:
             self._metrics.collections.labels(type(error).__name__).inc()
             if not isinstance(error, PulseError):
                 raise
-            logger.warning("the shared bases were not collected: %s", error)
+            logger.warning("the shared bases of %s were not collected: %s", root.url, error)
             return
         for base in found:
             if base.due is not None:

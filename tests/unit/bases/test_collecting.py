@@ -11,11 +11,12 @@ import pytest
 from pulse_registry.bases.collector import BaseCollector
 from pulse_registry.bases.content import base_id
 from pulse_registry.bases.sharing import close, refer
-from pulse_registry.errors import Conflict, StoreUnavailable
+from pulse_registry.errors import Conflict, InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.retention import RetentionPolicy
-from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, RunStore, Store, WrapperStore
+from pulse_registry.roots import NearestStore
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, RunStore, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
 from pulse_schemas import BASES
 from tests.support.bases import LENDER, base_files, base_keyframe, broken_promises, lend, opened, state_of, tuned
@@ -170,6 +171,24 @@ def test_a_reference_that_no_record_needs_is_an_orphan_and_its_base_can_be_named
         woken.attach(keyframes=[base_keyframe(0, base)])
 
 
+def test_a_trainer_that_died_before_its_first_record_begins_a_day_later_with_the_next_generation() -> None:
+    world = World()
+    world.begin("a")
+    base = base_of(world)
+    dying = Fault("fail_before", "put", lambda verb, key: key == f"late/{keys.record_key(1)}")
+    with pytest.raises(StoreUnavailable):
+        world.begin("late", store=FaultStore(world.store, [dying]))
+    assert f"late/bases/{base}" in world.references()
+    world.wait(DAY + 2)
+    world.gc("late")
+    assert state_of(world.store, "late").spent_bases == {base}
+    model = world.begin("late")
+    world.check("late", model)
+    state = state_of(world.store, "late")
+    assert state.version(0).metadata == {"base": f"{LENDER}@0"}
+    assert {base for base, seq in state.bases.items() if seq is None} == {base_id(base[:64], 1)}
+
+
 class Interrupted(WrapperStore):
     """Lets something happen before the n-th call."""
 
@@ -247,6 +266,12 @@ def left_behind(*, closed: bool) -> World:
         world.wait(2 * HOUR)
     assert world.references() == []
     return world
+
+
+def test_the_bases_of_several_roots_are_collected_root_by_root() -> None:
+    store = NearestStore([DictStore(), MemoryStore("roots-of-bases")])
+    with pytest.raises(InvalidArgument, match="name one of them"):
+        BaseCollector(store)
 
 
 def test_a_collector_that_dies_at_any_call_leaves_what_the_next_one_finishes() -> None:

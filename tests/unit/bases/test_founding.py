@@ -11,7 +11,9 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, Gone, InvalidArgument, LayoutMismatch, NotFound, StoreUnavailable
 from pulse_registry.format import keys
+from pulse_registry.log.mirror_mark import write_mark
 from pulse_registry.retention import RetentionPolicy
+from pulse_registry.roots import NearestStore
 from pulse_registry.store import RunStore, Store
 from pulse_registry.testing import Fault, FaultStore
 from pulse_schemas import BASES, unseal_record
@@ -239,3 +241,26 @@ def test_deleting_the_folder_of_the_run_that_lent_takes_nothing_from_others() ->
     assert begun(store, "b", tuned(model, 2), "a@0").version == 1
     with pytest.raises(InvalidArgument):
         RunStore(store, "a").delete(base_files(store)[0])
+
+
+# -- several roots -----------------------------------------------------------------------------------------------------
+
+
+def two_roots() -> tuple[DictStore, DictStore]:
+    """Return a root with a copy of the run that lends, and its home, where a run shares its weights already."""
+    copy, home = DictStore(), DictStore()
+    copy.url, home.url = "dict://copy", "dict://home"
+    model = lend(home)
+    for key in [*home.list(f"{LENDER}/")]:
+        copy.put(key, home.get(key))
+    write_mark(RunStore(copy, LENDER), LENDER, home.url)
+    begun(home, "there", tuned(model, 1))
+    return copy, home
+
+
+def test_a_base_is_stored_at_the_root_where_the_run_is_written_whatever_others_hold() -> None:
+    copy, home = two_roots()
+    model = tuned(lend(DictStore()), 2)
+    begun(NearestStore([copy, home]), "here", model)
+    assert broken_promises(copy) == []
+    assert pulled(copy, "here", model) == bits(model)

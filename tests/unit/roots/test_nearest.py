@@ -418,16 +418,18 @@ def test_two_homes_or_copies_alone_are_told():
         pair.store.write_at_home(RUN)
 
 
-def test_a_shared_base_is_written_where_the_only_run_that_is_written_lives():
+def test_a_shared_base_is_read_anywhere_and_written_at_one_root():
     pair = Pair()
     key = f"_bases/{'0' * 64}-0000/closed"
-    with pytest.raises(InvalidArgument, match="open the root that it is to lie at alone"):
-        pair.store.put(key, b"")
     grow(pair.far, 2)
     pair.store.write_at_home(RUN)
-    pair.store.put(key, b"")
-    assert pair.store.get(key) == b""
-    assert key in pair.far.held.objects
+    for change in (lambda: pair.store.put(key, b""), lambda: pair.store.delete(key)):
+        with pytest.raises(InvalidArgument, match="open one alone"):
+            change()
+    pair.store.home(RUN).put(key, b"closed")
+    assert pair.store.get(key) == b"closed"
+    assert (key in pair.far.held.objects, key in pair.near.held.objects) == (True, False)
+    assert [store.url for store in pair.store.stores] == ["dict://near", "dict://far"]
 
 
 # -- signed URLs -------------------------------------------------------------------------------------------------------

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from pulse_registry.bases.content import base_id
+from pulse_registry.bases.sharing import refer
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
-from pulse_registry.store import Store
+from pulse_registry.log.mirror_mark import write_mark
+from pulse_registry.retention import RetentionPolicy
+from pulse_registry.roots import NearestStore
+from pulse_registry.store import RunStore, Store
 from pulse_schemas import BASES, unseal_record
 from pulse_schemas.records import CommitRecord
 from pulse_server.tokens import TokenSet, new_token
@@ -83,6 +88,38 @@ def test_files_are_copied_for_a_while_and_the_client_asks_again(
     monkeypatch.undo()
     assert service.share("tuned", LENDER, 0) == answer.json()["base"]
     assert len(base_files(store)) == 2
+
+
+def test_a_service_over_several_roots_stores_a_base_where_the_run_is_written(store: DictStore, model: Model) -> None:
+    copy = DictStore()
+    copy.url, store.url = "dict://copy", "dict://home"
+    for key in [*store.list(f"{LENDER}/")]:
+        copy.put(key, store.get(key))
+    write_mark(RunStore(copy, LENDER), LENDER, store.url)
+    begun(store, "there", tuned(model, 1))
+    with running(app_over(NearestStore([copy, store]))) as served:
+        client = ServiceStore(served.url)
+        begun(client, "tuned", tuned(model, 2))  # begins at the first root
+        client.close()
+    assert broken_promises(copy) == broken_promises(store) == []
+    into = garbage(model)
+    with opened(copy, "tuned") as registry:
+        registry.pull(into=into)
+    assert bits(into) == bits(tuned(model, 2))
+
+
+def test_a_base_that_the_run_has_retired_is_not_lent_to_it_again(
+    service: ServiceStore, store: DictStore, model: Model
+) -> None:
+    begun(store, "other", tuned(model, 1))
+    [base] = state_of(store, "other").bases
+    with opened(store, "tuned") as registry:
+        registry.push(0, {"w": np.zeros(4, np.uint8)})
+        assert refer(store, "tuned", base)  # by a trainer that has died since
+        registry.gc(RetentionPolicy(keep_last=1, grace_seconds=0, orphan_seconds=0), dry_run=False)
+    assert state_of(store, "tuned").spent_bases == {base}
+    assert service.share("tuned", LENDER, 0) == base_id(base[:64], 1)
+    assert service.share("third", LENDER, 0) == base
 
 
 @pytest.fixture

@@ -14,14 +14,17 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.retention import RetentionPolicy
+from pulse_registry.roots import NearestStore
 from pulse_registry.store import PrefixStore, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
+from pulse_schemas import BASES
 from pulse_server.runs.collecting import Collecting
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics
 from tests.support.apps import app_over, run_of, store_objects
 from tests.support.bases import LENDER, base_files, lend, opened, tuned
 from tests.support.records import RUN, DictStore, keyframe
+from tests.support.registries import bits, garbage
 from tests.support.waiting import HANG_S
 from tests.unit.server.test_metrics import value
 
@@ -116,17 +119,45 @@ def test_shared_bases_are_collected_and_what_goes_wrong_is_counted() -> None:
     for key in [key for key in store.list("") if "/bases/" in key]:
         store.delete(key)
 
-    def collect(root: Store) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            policy = RetentionPolicy(grace_seconds=60)
-            read = lambda run: LogReader(PrefixStore(root, run), run)  # noqa: E731
-            Collecting(root, read, policy, metrics, ParallelMap(pool)).collect_bases()
-
-    collect(store)
+    collect_bases(store, metrics)
     assert len(base_files(store)) == 2
     now[0] += timedelta(minutes=2)
-    collect(FaultStore(store, [Fault("fail_before", "list")]))
+    collect_bases(FaultStore(store, [Fault("fail_before", "list")]), metrics)
     assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
-    collect(store)
+    collect_bases(store, metrics)
     assert base_files(store) == []
     assert value(metrics, "pulse_gc_deleted_objects_total") == 2
+
+
+def test_each_root_of_several_keeps_the_bases_that_its_own_runs_need() -> None:
+    now = [START]
+    near, home, metrics = DictStore(lambda: now[0]), DictStore(lambda: now[0]), Metrics()
+    near.url, home.url = "dict://near", "dict://home"
+    model = lend(home)
+    for run in ("gone", "kept"):
+        with opened(home, run, LENDER) as registry:
+            registry.push(0, tuned(model, 1))
+    for key in [key for key in home.list("") if key.startswith((BASES, "gone/"))]:
+        near.put(key, home.get(key))
+    for store in (near, home):  # what the collector of the run that was copied leaves, once it needs the base no more
+        for key in [key for key in store.list("") if key.startswith((f"gone/{keys.REFERENCES}", f"{LENDER}/bases/"))]:
+            store.delete(key)
+    roots = NearestStore([near, home])
+    roots.write_at_home("kept")
+    for _ in range(3):
+        collect_bases(roots, metrics)
+        now[0] += timedelta(minutes=2)
+    assert len(base_files(home)) == 2
+    assert not [key for key in home.list(BASES) if key.endswith("/closed")]
+    assert base_files(near) == []
+    into = garbage(model)
+    with opened(home, "kept") as registry:
+        registry.pull(into=into)
+    assert bits(into) == bits(tuned(model, 1))
+
+
+def collect_bases(store: Store, metrics: Metrics) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        policy = RetentionPolicy(grace_seconds=60)
+        read = lambda run: LogReader(PrefixStore(store, run), run)  # noqa: E731
+        Collecting(store, read, policy, metrics, ParallelMap(pool)).collect_bases()
