@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -51,7 +51,10 @@ class KnownTensors:
     @classmethod
     def of(cls, names: list[str], values: list[Any], views: Mapping[str, View]) -> Self | None:
         """Take note of tensors; None where they can't be told by a look at each."""
-        plain = _Plain.of(values) if any(map(is_sharded, values)) else _Plain(values)
+        try:
+            plain = _Plain.of(values, _noted) if any(map(is_sharded, values)) else _Plain(values)
+        except TypeError:  # of offsets that are no whole numbers
+            return None
         if plain is None or len(plain.tensors) != len(views):
             return None
         if any(view.copied for view in views.values()):
@@ -90,6 +93,20 @@ class KnownTensors:
         return [weakref.ref(owner, self._gone.append) for owner in {id(owner): owner for owner in owners}.values()]
 
 
+def _said(given: Slice) -> tuple[Any, ...]:
+    """Return what a slice says of its cells."""
+    at: Any = given.at
+    if type(at) is not int and type(at) is not tuple and isinstance(at, Sequence):
+        at = tuple(at)
+    return tuple(given.of), at
+
+
+def _noted(given: Slice) -> tuple[Any, ...]:
+    """Return the same in numbers that stay: arrays and tensors, which may stand for some, could be changed in place."""
+    of, at = _said(given)
+    return tuple(map(operator.index, of)), tuple(map(operator.index, at)) if type(at) is tuple else operator.index(at)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plain:
     """The plain tensors that a model's values consist of.
@@ -103,8 +120,13 @@ class _Plain:
     cells: list[Any] | None = None
 
     @classmethod
-    def of(cls, values: Iterable[Any]) -> Self | None:
-        """Take values apart; None where it can't be told which cells one is."""
+    def of(cls, values: Iterable[Any], said: Callable[[Slice], tuple[Any, ...]] = _said) -> Self | None:
+        """Take values apart; None where it can't be told which cells one is.
+
+        Args:
+            values: of a model.
+            said: returns what a slice says of its cells.
+        """
         distributed = sys.modules.get("torch.distributed.tensor")
         tensor_kind = None if distributed is None else distributed.DTensor
         tensors, cells = list[Any](), list[Any]()
@@ -118,24 +140,16 @@ class _Plain:
                 cells.append((kind, value.device_mesh, value.placements, value.shape))
             elif kind is Slice:
                 tensors.append(value.tensor)
-                cells.append(_said(value))
+                cells.append(said(value))
             elif isinstance(value, (list, tuple)):
                 tensors += [one.tensor for one in value]
-                cells.append([_said(one) for one in value])
+                cells.append([said(one) for one in value])
             elif is_sharded(value):
                 return None
             else:
                 tensors.append(value)
                 cells.append(None)
         return cls(tensors, cells)
-
-
-def _said(given: Slice) -> tuple[Any, ...]:
-    """Return what a slice says of its cells, as it is now."""
-    at: Any = given.at
-    if type(at) is not int and type(at) is not tuple and isinstance(at, Sequence):  # it could be changed
-        at = tuple(at)
-    return tuple(given.of), at
 
 
 class _TorchLook:

@@ -259,6 +259,23 @@ def test_slices_are_read_once_until_one_says_that_it_is_of_other_cells():
     assert views["a[2:4, 0:4]"].part == read_model(models[-1])["a[2:4, 0:4]"].part
 
 
+@pytest.mark.parametrize("at", [np.array(0), torch.tensor(0), [np.array(0), 0], (torch.tensor(0), 0)], ids=str)
+def test_a_slice_whose_offset_is_changed_in_place_is_of_other_cells(at: Any):
+    cells, reader = np.arange(8, dtype=np.int32).reshape(2, 4), ModelReader()
+    model = {"a": Slice(cells, of=(4, 4), at=at)}
+    for _ in range(2):
+        assert list(reader.read(model)) == list(read_model(model))
+    offset = at[0] if isinstance(at, list | tuple) else at
+    offset += 2
+    assert list(reader.read(model)) == list(read_model(model))
+
+
+def test_a_slice_at_an_offset_that_is_no_whole_number_is_read_anew_each_time():
+    model, reader = {"a": Slice(np.arange(8, dtype=np.int32).reshape(2, 4), of=(4, 4), at=(2.0, 0))}, ModelReader()  # type: ignore[arg-type]
+    for _ in range(2):
+        assert views_made(reader.read(model))
+
+
 def test_models_that_take_turns_are_each_read_once():
     models, reader = [tensors("torch") for _ in range(4)], ModelReader()
     for model in models:
