@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Events
 from pulse_registry.format import keys
+from pulse_registry.log.home import proved_move
 from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.log.names import run_name
 from pulse_registry.mirror.claim import claim, may_live
@@ -171,6 +172,8 @@ class Mirror:
     def left(self) -> HomeEntry | None:
         """Where the run has moved to from the source, if the copy has all that this had; None: it goes on there.
 
+        A service does not say whether a run lives in its root: behind one, only a move to the copy itself is seen.
+
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the source can't tell.
         """
@@ -178,6 +181,8 @@ class Mirror:
         home = run.source.home
         if home is None or home.move == self._proved or any(log.behind for log in self._logs):
             return None
+        if self._source.gateway() is not None:
+            return home if proved_move(self._destination, self.run) == home.move else None
         if read_mark(self._source) is not None:
             return None  # a copy itself, whose home goes on
         if may_live(self._source, self.run, run.source):

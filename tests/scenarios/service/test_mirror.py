@@ -88,6 +88,25 @@ def test_a_trainer_behind_a_service_is_told_where_its_run_has_moved(tmp_path: Pa
             trainer.push(1, model)
 
 
+def test_a_mirror_of_a_service_ends_where_the_run_has_moved_to_its_copy_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    near, far, third = tmp_path / "near", tmp_path / "far", tmp_path / "third"
+    _push(str(near), None, 2)
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    with serving(str(near), tmp_path / "a") as old, serving(str(far), tmp_path / "b") as new:
+        with Mirror(connect(old.url, old.token), open_store(str(far)), RUN) as mirror:
+            mirror.catch_up()
+            assert mirror.left is None
+            assert main(["promote", str(far), "--from", str(near), "--runs", RUN]) == 0
+            mirror.step()
+            assert mirror.left is not None
+            assert mirror.left.to == far.as_uri()
+        for source, root in ((new, near), (new, third), (old, third)):
+            with Mirror(connect(source.url, source.token), open_store(str(root)), RUN) as mirror:
+                mirror.catch_up()
+                assert mirror.left is None
+        assert _tree(third) == {key: data for key, data in _tree(far).items() if key != f"{RUN}/{keys.HOME}"}
+
+
 def test_a_run_is_copied_from_one_service_to_another_by_a_mirror_with_two_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
