@@ -105,7 +105,7 @@ def _promote(promotion: Promotion, run: str, source: str, *, lost: bool, quiet: 
         say(f"run {run}: what {source} has committed{since} is given up")
     abandoned = promotion.fence(done.home)
     if not quiet:
-        say(f"run {run}: {source} is fenced; it has {len(abandoned):,} versions that are given up")
+        say(f"run {run}: {source} is fenced; versions given up: {len(abandoned):,}")
         if abandoned:
             print_table(("given up", "step", "created at", "digest"), [_row(entry) for entry in abandoned])
     return _document(run, done) | {"given_up": [entry.version for entry in abandoned]}

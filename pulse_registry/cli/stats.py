@@ -111,10 +111,6 @@ def _print_totals(name: str, totals: list[Total]) -> None:
     )
 
 
-def _figures(one: Total) -> tuple[str, int, float, float | None, float | None]:
-    return one.name, one.cells, one.share, one.overlap, _ratio(one.flipped, one.changed)
-
-
 def _print_sizes(found: RunStats) -> None:
     rows = [
         (dtype, _span(power), count, _percent(count / max(1, int(counts.sum()))))
@@ -122,7 +118,7 @@ def _print_sizes(found: RunStats) -> None:
         for power, count in enumerate(counts.tolist())
         if count
     ]
-    print_table(("dtype", "moved by steps", "cells of all steps", "of the changed"), rows)
+    print_table(("dtype", "moved by steps", "changed cells", "of all changed"), rows)
 
 
 def _print_exponents(found: RunStats) -> None:

@@ -14,10 +14,11 @@ from pulse_registry.cli.ending import interrupts
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token
 from pulse_registry.cli.output import console_of, print_json, print_table
 from pulse_registry.cli.session import Access, opened_store
-from pulse_registry.cli.worker_views import COLUMNS, WorkerLines, WorkerScreen, furthest_first, row_of
+from pulse_registry.cli.worker_views import COLUMNS, WorkerLines, WorkerScreen, furthest_first, row_of, standing
 from pulse_registry.client.workers import ListsWorkers
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.log.names import run_name
+from pulse_registry.quoting import say
 from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas.api import WorkerBody
 
@@ -69,6 +70,8 @@ def workers(
     ranked = furthest_first(found)
     if json_output:
         print_json([worker.model_dump() for worker in ranked])
+    elif not ranked:
+        say(standing(run, ranked))
     else:
         print_table(COLUMNS, [row_of(worker) for worker in ranked])
 

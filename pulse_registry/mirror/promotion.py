@@ -137,7 +137,10 @@ class Promotion:
         source = self._source
         state = source.reader.refresh()
         if state.seq < 0:
-            raise NotFound(f"there is no run {source.run!r} in {source.url}: nothing is left there to be fenced")
+            raise NotFound(
+                f"there is no run {source.run!r} in {source.url} to be fenced: if it comes back, promote it again, the "
+                "same way, before anything else is started on it"
+            )
         if state.home is None or state.home.move != home.move:
             found = self._destination.reader.read(home.seq)
             if found is None or not _goes_on(source.store, state.seq, state.last, *found):

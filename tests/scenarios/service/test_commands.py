@@ -135,6 +135,7 @@ def test_workers_are_listed_as_they_told_and_followed_until_they_are_gone(
         trainer.push(0, policy(0))
         code, printed = pulse("workers", "--json")
         assert (code, json.loads(printed)) == (0, [])
+        assert pulse("workers") == (0, f"{run}: no worker has reported of late\n")
         with following(file_service, "workers", "--run", run) as process:
             with pulse_registry.open(file_service.url, run=run, token=file_service.token, name="w0") as worker:
                 worker.pull("latest", into=policy(2))
