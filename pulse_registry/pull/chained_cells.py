@@ -78,7 +78,11 @@ class ChainedCells:
             self._lists[group.number] = join_steps(self._backend, group, self._base, [*before, *steps])
 
     def update(self, map_: Map) -> HostUpdate | None:
-        """Return what differs from the base, group by group, and keep none of it; None: too much of it does."""
+        """Return what differs from the base, group by group, and keep none of it; None: too much of it does.
+
+        Raises:
+            WrongBase: the base is changed meanwhile.
+        """
         groups = self._base.geometry.groups
         numbers = sorted(self._walked, reverse=True)
         counts = list(map_(lambda number: self._differing(groups[number]), numbers))
@@ -121,14 +125,22 @@ class ChainedCells:
             return self._piece
 
     def _listed(self, group: Group, changed: int) -> SparseUpdate:
-        """Return what differs in a group from the base, which is so many cells; in no more memory than that takes."""
+        """Return what differs in a group from the base, which is so many cells; in no more memory than that takes.
+
+        Raises:
+            WrongBase: it is more cells, or fewer.
+        """
         dtype, done = group.cell_type.dtype, 0
         index, old, new = np.empty(changed, np.uint32), np.empty(changed, dtype), np.empty(changed, dtype)
         for first, base, cells in self._stretches(group):
             places, *columns = self._backend.diff(cells, base)
             part = slice(done, done + len(places))
+            if part.stop > changed:
+                raise WrongBase
             index[part], old[part], new[part] = places + np.uint32(first), *columns
             done = part.stop
+        if done < changed:
+            raise WrongBase
         return SparseUpdate(group, index, old, new)
 
     def _differing(self, group: Group) -> int:

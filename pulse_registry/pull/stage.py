@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, LayoutMismatch, NotFound
+from pulse_registry.format.delta_step import WrongBase
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.pull.chained_cells import DENSE_SHARE, ChainedCells, WholeChain, windows
 from pulse_registry.pull.destination import Destination, HostDestination, Source
@@ -120,7 +121,9 @@ def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> lis
     began = timeline.clock()
     state, stored = request.state, request.destination.stored
     head_only = isinstance(request.destination, SlicedDestination)
-    found = begin_patches(context.store, state.run, stored, refs, context.fetch_map, head_only=head_only)
+    found = begin_patches(
+        context.store, state.run, stored, refs, context.fetch_map, head_only=head_only, early=request.early
+    )
     timeline.note("fetch", began, nbytes=sum(patch.begun for patch in found))
     patches, steps = iter(found), iter(request.undo)
 
@@ -171,7 +174,13 @@ def _follow(
     for legs in parts:
         sources = _sources(context, request, legs)
         delta += base.follow(sources, first, context.fetchers, request.timeline, chained.follow)
-    update = chained.update(context.map_)
+    try:
+        update = chained.update(context.map_)
+    except WrongBase:
+        raise BaseMismatch(
+            f"the weights are not version {first}: they were changed while they were compared with what patches lead "
+            "to. Nothing was changed; pull again"
+        ) from None
     if update is not None:
         return keyframe, update, delta
     with request.timeline.during("verify"):

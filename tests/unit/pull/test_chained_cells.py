@@ -300,6 +300,23 @@ def test_weights_that_are_not_the_base_are_refused_unchanged(registry: Registry)
     assert all(np.array_equal(model[name], cells) for name, cells in before.items())
 
 
+@pytest.mark.parametrize("nears", [False, True], ids=["away", "towards"])
+def test_weights_that_somebody_changes_while_differences_are_listed_are_refused(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, nears: bool
+) -> None:
+    model, differing = model_of(STATES[0]), ChainedCells._differing
+    registry.pull(0, into=model)
+
+    def then_changed(chained: ChainedCells, group: Group) -> int:
+        found = differing(chained, group)
+        model["w"][:] = (STATES[-1] if nears else ~STATES[-1]).reshape(300, 1000)
+        return found
+
+    monkeypatch.setattr(ChainedCells, "_differing", then_changed)
+    with pytest.raises(BaseMismatch, match="not version 0"):
+        registry.pull(LENGTH - 1, into=model)
+
+
 def test_a_damaged_patch_far_along_leaves_the_weights_as_they_are(store: DictStore) -> None:
     broken = DictStore()
     broken.objects = dict(store.objects)
