@@ -166,7 +166,7 @@ class RoundsTruth(Truth):
         number, digest = body["version"], body["digest"]
         if number != len(self.versions):
             self.world.fail(f"{who} commits version {number} after version {len(self.versions) - 1}")
-        if self.fold is not None and digest in self.others:
+        if self.fold is not None and digest in self.others and not self._is_of_round(number, digest):
             bits: bytes | None = self.others[digest]
             self.astray = True
             self.count("others push")
@@ -178,6 +178,12 @@ class RoundsTruth(Truth):
             self.world.fail(f"{who} commits version {number}, which is not what its round has come to")
         self.versions.append(Version(number, body, Pushed(ROUNDS, bits), body["write_id"]))
         self._name(who, body, [body["patch"]] if body["patch"] else [], [body["keyframe"]] if body["keyframe"] else [])
+
+    def _is_of_round(self, number: int, digest: str) -> bool:
+        """Tell whether a version is what its round has come to: that may be what others pushed, if it moved no cell."""
+        assert self.fold is not None
+        round_ = number - self.fold.start["version"]
+        return 1 <= round_ < self.fold.round and Policy(ROUNDS, bf16(self.fold.weights[round_][0])).digest == digest
 
     def _round_bits(self, who: str, number: int) -> bytes:
         assert self.fold is not None
@@ -214,7 +220,8 @@ class RoundsTruth(Truth):
         self.fold = Fold(body, {1: body["rates"]}, body["exponent"], [self._begun(body["version"])])
 
     def _outer_join(self, fold: Fold, body: Json) -> bool:
-        if body["member"] not in fold.members and sum(not m.left for m in fold.members.values()) >= _MOST_MEMBERS:
+        there = {name for name, one in fold.members.items() if not one.left}
+        if body["member"] not in there and len(there) >= _MOST_MEMBERS:
             return False
         since = fold.round + (fold.round > fold.begun + 1)
         fold.members[body["member"]] = Joined(body["write_id"], since)
