@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import pulse_registry
+from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import Behind, NotFound, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log.mirror_mark import read_mark
@@ -106,6 +107,15 @@ def test_what_is_damaged_or_missing_at_the_mirror_is_whole_at_home_and_no_other_
     far = {key for _, key in world.asked()[1]}
     assert len(far) > 3
     assert far <= {*named}
+
+
+def test_what_is_damaged_at_the_mirror_is_read_at_home_though_a_host_has_a_cache(world, tmp_path):
+    world.near.damaged |= {key for key in world.near.held.objects if key.startswith(f"{RUN}/objects/")}
+    into = small_model()
+    with world.registry(world.roots, cache=CacheFolder(tmp_path)) as worker:
+        for version in (0, 1, 2):
+            assert worker.pull(version, into=into).avoided == ()
+            assert {name: array.tobytes() for name, array in into.items()} == world.states[version]
 
 
 def test_a_mirror_that_dies_is_left_for_the_home_and_gone_back_to(world):
