@@ -43,5 +43,6 @@ def chosen(count: int, square: float, gain: float | None, middle: int) -> int:
     wanted = middle
     if count and square:
         share = 1.0 if gain is None else min(max(gain, 1.0) * _FINEST, 1.0)
-        wanted = round(math.log2(math.sqrt(square / count) * share))
+        mantissa, wanted = math.frexp(math.sqrt(square / count) * share)
+        wanted -= mantissa < math.sqrt(0.5)  # no logarithm, whose last bit is each machine's own: ranks must agree
     return min(max(wanted, middle - WINDOW, LEAST_EXPONENT), middle + WINDOW, MOST_EXPONENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -55,6 +56,17 @@ def test_the_largest_sum_fits(loops: OuterLoops) -> None:
 )
 def test_steps_are_up_to_four_times_finer_where_the_gain_is_small(gain: float | None, finer: int) -> None:
     assert chosen(4, 4 * 2.0**-40, gain, -18) == -20 - finer
+
+
+@pytest.mark.parametrize("power", range(-30, 5))
+def test_an_exponent_is_the_nearest_one_to_the_last_bit(power: int) -> None:
+    """All ranks of a member choose one, each by its own machine's arithmetic."""
+    border = math.ldexp(math.sqrt(0.5), power)
+    for root in (math.nextafter(border, 0), border, math.nextafter(border, 1e9)):
+        nearer = Fraction(root) ** 2 * 2 > Fraction(4) ** power
+        assert chosen(1, root * root, 7.0, power) in (power - 1, power)
+        if math.sqrt(root * root) == root:
+            assert chosen(1, root * root, 7.0, power) == power - (not nearer)
 
 
 def test_exponents_lie_about_the_middle_one() -> None:
