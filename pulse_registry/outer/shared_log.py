@@ -129,3 +129,4 @@ class SharedOuterLog:
             if record.seq != self.state.seq + 1:
                 raise Conflict(f"rank {COORDINATOR} handed over outer record {record.seq}, after {self.state.seq}")
             self._log.fold(record, one)
+        self._log.heard = []  # nobody takes it from here

@@ -56,6 +56,18 @@ def test_all_ranks_fold_what_the_coordinator_alone_reads(before: int) -> None:
     assert all(not other.calls for other in others)
 
 
+def test_what_was_handed_over_is_kept_by_no_rank() -> None:
+    store = empty()
+    started(store)
+
+    def life(log: SharedOuterLog, rank: int) -> list[bytes]:
+        for number in range(3):
+            log.append(join(f"m{number}"))
+        return log._log.heard
+
+    assert on_ranks([store, empty(), empty()], life) == [[]] * RANKS
+
+
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 def test_what_fails_at_the_coordinator_is_raised_by_all_and_the_record_lands_once(action: Any) -> None:
     store = empty()
