@@ -152,9 +152,7 @@ class Checkpointing:
         if written is not None:
 
             def wanted(state: OuterState, common: dict[str, Any]) -> CheckpointRecord | None:
-                if state.checkpoints and state.checkpoints[-1].round >= written.round:
-                    return None
-                return CheckpointRecord(
+                record = CheckpointRecord(
                     **common,
                     round=written.round,
                     object=written.object,
@@ -162,6 +160,7 @@ class Checkpointing:
                     theta=written.theta,
                     momentum=written.momentum,
                 )
+                return None if state.void(record) else record
 
             log.append(wanted)
         for record in log.state.checkpoints:

@@ -28,7 +28,6 @@ from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights, Sent
 from pulse_schemas.heads import ContributionHead
 from pulse_schemas.outer import (
-    MOST_MEMBERS,
     MOST_STEPS,
     CloseRecord,
     ContributeRecord,
@@ -126,6 +125,7 @@ class Member:
         self.attempt: Attempt | None = None
         self.newest: Contributed | None = None
         self._term: str | None = None
+        self._joined = False  # its term may only be on its way
         self._quorum_at: tuple[int, float] | None = None
         self._leaving: str | None = None
         self._had_left = dict[str, str]()  # terms that had ended before its own began
@@ -170,9 +170,8 @@ class Member:
         self.catch_up()  # before anybody waits for this one
         term = self._term or self.log.new_id()
         self._term = term
-        self.log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
-        if self.name not in self.log.state.members:
-            raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
+        self.log.append(self._joins, term)
+        self._joined = True
         self.catch_up()
         self._had_left = self.log.state.left()
         return self.log.state
@@ -287,6 +286,7 @@ class Member:
         Raises:
             CorruptObject, BaseMismatch, NotFound: a contribution can't be read; the weights are those of ``round``.
             Diverged: something has changed the weights that all hold.
+            Fenced: rounds began anew since this member joined.
             StoreUnavailable: call again.
         """
         done = []
@@ -294,6 +294,8 @@ class Member:
         if self.digest and self.has_ended and not self.lost:
             self.check_unchanged()  # or a version would be pushed of whatever they have become
         while (replaced := self._are_replaced()) or (self.has_ended and (until is None or self.round < until)):
+            if replaced and self._joined:
+                self._check_term(self.log.state)  # what it has not sent belongs to the weights of before
             closed = self.log.state.ended(self.round + 1)
             if closed is None or self.lost or replaced:
                 done += self._begin_again()
@@ -386,6 +388,12 @@ class Member:
             f"round {state.open} waits for {who}; it has {len(state.contributions)} contributions, and needs "
             f"{_started(state).quorum}"
         )
+
+    def _joins(self, state: OuterState, common: dict[str, Any]) -> JoinRecord:
+        record = JoinRecord(**common, member=self.name)
+        if (full := state.void(record)) is not None:
+            raise InvalidArgument(f"run {state.run!r}: {full}: let one leave first")
+        return record
 
     def _follow(self) -> OuterState:
         """Read the log; what became of an attempt may be in it."""

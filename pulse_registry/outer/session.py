@@ -269,6 +269,7 @@ class OuterSession:
         Raises:
             InvalidArgument: no round has ended: call ``await_round``.
             InvalidModel: the weights have become NaN or infinite; see ``reset``.
+            Fenced: rounds began anew.
             StoreUnavailable: call again.
         """
         member, weights = self.member, self.weights
@@ -354,7 +355,7 @@ class OuterSession:
             member=member.name,
             layout=weights.geometry.id,
             groups=weights.held,
-            start=state.beginning.write_id,
+            start=member.beginning,
             round=member.round,
             steps=self.steps + (0 if attempt is None else attempt.steps),
             newest=state.members[member.name].newest or "",

@@ -185,6 +185,38 @@ def test_state_saved_after_a_restart_is_used_again() -> None:
     assert bits(later.weights.residual) == bits(saved_floats(saved))
 
 
+def test_what_a_fenced_member_saves_of_the_rounds_before_is_dropped_and_none_of_it_gets_into_the_new_ones() -> None:
+    site, mine = Site(), drawn()
+    first = site.joined(mine)
+    train(mine, 1)
+    first.step()
+    train(mine, 2)
+    restart(site.store, push(site, 3), 3)
+    for call in (first.step, first.apply):  # there is a round to apply, of others' weights
+        with pytest.raises(Fenced, match="began anew"):
+            call()
+    saved = first.state_dict()
+    assert saved_floats(saved).any()
+    again = site.session(drawn())
+    again.load_state_dict(saved)
+    again.join()
+    assert not again.weights.residual.any()
+
+
+def test_a_checkpoint_of_the_rounds_before_that_was_under_way_is_not_told_of() -> None:
+    site, mine = Site(), drawn()
+    session = site.joined(mine)
+    train(mine, 1)
+    session.step()
+    checkpointing = session.member.checkpointing
+    assert checkpointing is not None
+    assert checkpointing.writer is not None
+    checkpointing.writer.begin(1, session.weights.digest().hex(), session.weights)
+    restart(site.store, push(site, 3), 3)
+    session.leave()  # through a service, a record that counts for nothing would be refused
+    assert [record.kind for record, _ in OuterLog(site.store, "run").follow()][-1] == "restart"
+
+
 def test_the_guard_of_a_service_takes_a_restart_and_nothing_of_an_ended_term() -> None:
     store, log = empty(), Log()
     term = log.join("a")
