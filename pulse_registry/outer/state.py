@@ -250,7 +250,7 @@ class OuterState:
                 return f"another term of {record.member!r} has begun, or it has left"
             case RatesRecord() if record.round <= self.open:
                 return f"round {record.round} has begun"
-            case JoinRecord() if record.member not in self.members and self._present() >= MOST_MEMBERS:
+            case JoinRecord() if not self._is_there(record.member) and self._present() >= MOST_MEMBERS:
                 return f"the run has {MOST_MEMBERS} members"
             case CheckpointRecord() | MergedRecord() if record.round >= self.open:
                 return f"round {record.round} has not ended"
@@ -290,6 +290,8 @@ class OuterState:
             return f"round {record.round} is not open; round {self.open} is"
         if record.member in self.contributions:
             return f"{record.member!r} has contributed to round {record.round} before"
+        if len(self.contributions) >= MOST_MEMBERS:
+            return f"round {record.round} has {MOST_MEMBERS} contributions"
         if abs(record.exponent - self.middle) > WINDOW:
             return f"its exponent is {record.exponent}, and those of round {record.round} are about {self.middle}"
         first = next(iter(self.contributions.values()), None)
@@ -380,6 +382,9 @@ class OuterState:
         self.middle = middle((one.exponent for one in self.contributions.values() if one.entries), self.middle)
         self.closed.append(ClosedRound(self.open, self.rates, dict(self.contributions), members, self.seq))
         self.contributions.clear()
+
+    def _is_there(self, member: str) -> bool:
+        return member in self.members and not self.members[member].left
 
     def _present(self) -> int:
         return sum(not one.left for one in self.members.values())

@@ -9,10 +9,12 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument, QuorumLost, StoreUnavailable
 from pulse_registry.options import Options, PushOptions
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, Store, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, PrefixStore, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
+from pulse_schemas.outer import MOST_MEMBERS, JoinRecord
 from tests.support.parties import Party, Trainer, drawn, same
 
 
@@ -151,6 +153,20 @@ def test_who_joins_where_others_have_left_before_waits_for_them() -> None:
     at(party, (3600.0, other.outer.join), (3601.0, other.contribute))
     assert set(one.round().members) == {"a", "b"}
     assert party.now >= 3600.0
+
+
+def test_who_comes_to_a_full_run_is_told_and_nothing_is_written() -> None:
+    party = Party()
+    [one] = party.joined("a")
+    log = OuterLog(PrefixStore(party.store, "run"), "run")
+    one.outer.leave()
+    for number in range(MOST_MEMBERS):
+        log.append(lambda _, common, number=number: JoinRecord(**common, member=f"m{number}"))  # type: ignore[misc]
+    newest = log.refresh().seq
+    for trainer in (one, party.trainer("new", 2)):
+        with pytest.raises(InvalidArgument, match="run 'run': the run has 256 members: let one leave first"):
+            trainer.outer.join()
+    assert log.refresh().seq == newest
 
 
 def test_an_interrupt_while_waiting_leaves_all_as_it_is() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject
+from pulse_registry.outer.snapshot import snapshot_of, state_of
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_schemas import ObjectRef
-from pulse_schemas.outer import CloseRecord, Rates, unseal_outer_record
+from pulse_schemas.outer import MOST_MEMBERS, CloseRecord, JoinRecord, Rates, unseal_outer_record
 from tests.unit.outer.log import BASE, RATES, Log, refold
 
 OTHER = "1" * 32
@@ -34,6 +35,30 @@ def test_a_round_ends_by_itself_when_all_have_contributed() -> None:
     assert isinstance(closed, ClosedRound)
     assert (closed.number, list(closed.contributions), closed.members) == (1, ["a", "b"], {"a", "b"})
     assert (log.state.open, log.state.contributions, log.state.late()) == (2, {}, {"a", "b"})
+
+
+def test_a_run_has_no_more_members_than_sums_have_room_for_whether_they_are_new_or_come_back() -> None:
+    log = log_of(*(f"m{number}" for number in range(MOST_MEMBERS)))
+    full = f"the run has {MOST_MEMBERS} members"
+    assert log.append(JoinRecord, member="new") == full
+    assert log.append(JoinRecord, member="m0") is None  # a newer term of who is there
+    log.leave("m0")
+    assert log.append(JoinRecord, member="new") is None
+    assert log.append(JoinRecord, member="m0") == full
+    snapshot = snapshot_of(log.state)
+    assert snapshot is not None
+    assert state_of(snapshot) == log.state
+
+
+def test_a_round_has_no_more_contributions_than_sums_have_room_for_whoever_comes_and_goes() -> None:
+    log = log_of("slow", *(f"m{number}" for number in range(MOST_MEMBERS - 1)))
+    for number in range(MOST_MEMBERS - 1):
+        assert log.contribute(f"m{number}") is None
+    for number, void in enumerate((None, f"round 1 has {MOST_MEMBERS} contributions")):
+        log.leave(f"m{number}")
+        log.join(f"n{number}")
+        assert log.contribute(f"n{number}") == void
+    assert len(log.state.contributions) == MOST_MEMBERS
 
 
 def test_a_round_does_not_end_below_its_quorum() -> None:
