@@ -23,6 +23,7 @@ from pulse_registry.pull.announce import announce
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.pull.piece_reader import PieceReader, fetch_index, in_windows
 from pulse_registry.store import Store
+from pulse_registry.store.elsewhere import damaged_copies, read_elsewhere
 from pulse_registry.store.verified_read import Data, checked, filled
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
@@ -158,16 +159,17 @@ def land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map) -> N
     starts = range(0, shard.size, PIECE_BYTES)
     there, scratch = landing.resumed, Scratch()
 
-    def take(start: int) -> None:
+    def take(damaged: int, start: int) -> None:
         stop = min(start + PIECE_BYTES, shard.size)
         room = landing.room(start, stop)
         room = room if room is not None else scratch.of(stop - start)
-        landing.write(start, filled(store, shard.key, (start, stop), room))
+        with read_elsewhere(damaged):  # another thread than the one that reads again
+            landing.write(start, filled(store, shard.key, (start, stop), room))
 
     def read() -> memoryview:
         nonlocal there
         if not there:
-            in_windows(map_, take, starts)
+            in_windows(map_, partial(take, damaged_copies()), starts)
         there = False
         return memoryview(landing.map())
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from blake3 import blake3
 
 import pulse_registry
 from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import Behind, NotFound, StoreUnavailable
 from pulse_registry.format import keys
+from pulse_registry.format.pieces import PIECE_BYTES
 from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.options import Options
+from pulse_registry.process.parallel import parallel_map
+from pulse_registry.pull.download import MemoryShard
+from pulse_registry.pull.fetch import land_whole
 from pulse_registry.roots import NearestStore
 from pulse_registry.store.wrappers.run import RunStore
+from pulse_schemas import ObjectRef
 from tests.support.clock import Clock
 from tests.support.mirrors import copy, retrying
 from tests.support.registries import RUN, change, quick, registry_with, small_model, without_pauses
@@ -116,6 +122,18 @@ def test_what_is_damaged_at_the_mirror_is_read_at_home_though_a_host_has_a_cache
         for version in (0, 1, 2):
             assert worker.pull(version, into=into).avoided == ()
             assert {name: array.tobytes() for name, array in into.items()} == world.states[version]
+
+
+def test_a_damaged_file_of_which_only_the_whole_hash_is_known_is_read_at_home_by_many_threads(world):
+    data = bytes(range(256)) * (PIECE_BYTES // 256) + b"the next range"
+    for region in (world.near, world.home):
+        region.held.put("file", data)
+    world.near.damaged.add("file")
+    ref = ObjectRef(key="file", size=len(data), blake3=blake3(data).hexdigest())
+    landing = MemoryShard(ref)
+    with parallel_map(2, "fetch") as each:
+        land_whole(world.roots, ref, landing, each)
+    assert landing.read(0, len(data)) == data
 
 
 def test_a_mirror_that_dies_is_left_for_the_home_and_gone_back_to(world):
