@@ -22,6 +22,7 @@ from pulse_registry.format.delta_step import DeltaStep, WrongBase
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.log.leg import Leg
 from pulse_registry.options import Options
+from pulse_registry.pull import chained_cells
 from pulse_registry.pull.chained_cells import DENSE_SHARE, ChainedCells, windows
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -78,14 +79,19 @@ def follow(chain: Chain, geometry: Geometry, base: Weights, cut: Sequence[int], 
     chain=chains(length=6),
     cut=st.sets(st.integers(1, 4), max_size=4),
     needs=st.lists(st.booleans(), min_size=5, max_size=5),
+    stretch=st.sampled_from([3, 64, chained_cells._STRETCH]),
 )
-def test_a_chain_leads_to_its_last_state_wherever_it_is_cut(chain: Chain, cut: set[int], needs: list[bool]) -> None:
+def test_a_chain_leads_to_its_last_state_wherever_it_is_cut(
+    chain: Chain, cut: set[int], needs: list[bool], stretch: int
+) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
     first, last = chain.weights(geometry, 0), chain.weights(geometry, -1)
     expected = [change for change in difference(NUMBA, first, last) if len(change.index)]
     base = chain.weights(geometry, 0)
-    update = follow(chain, geometry, base, list(cut), needs).update(map)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chained_cells, "_STRETCH", stretch)
+        update = follow(chain, geometry, base, list(cut), needs).update(map)
     if update is None:
         assert sum(len(change.index) for change in expected) > DENSE_SHARE * geometry.cells
         end = follow(chain, geometry, base, list(cut), needs).whole(map)
