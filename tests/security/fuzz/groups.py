@@ -1,5 +1,7 @@
 """The target of coded groups: both coders, all widths; the compiled decoder gives what the reference gives, or refuses.
 
+So does the one that moves cells while it decodes, of coder ``gap``.
+
 An input is a head of six bytes (dtype, coder, cells, changed cells) and the coded group.
 """
 
@@ -12,12 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels import CELL_TYPES, Backend, Cells, CellType, CodecError, CoderName, decode_group, encode_group
+from pulse_kernels import (
+    CELL_TYPES,
+    Backend,
+    Cells,
+    CellType,
+    CodecError,
+    CoderName,
+    Index,
+    decode_group,
+    encode_group,
+    move_group,
+)
 from pulse_kernels.format.group_bytes import join, split
+from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.protocol import Coded
 from pulse_kernels.reference.backend import order, unorder
 from tests.security.fuzz.mutation import INTERESTING, mutate_bytes
-from tests.security.fuzz.target import Target, expect
+from tests.security.fuzz.target import Defect, Target, expect
 
 TYPES = tuple(CELL_TYPES.values())
 _HEAD = struct.Struct("<BBHH")
@@ -37,6 +51,8 @@ def group_target(reference: Backend, compiled: Backend) -> Target:
         base = base_cells(cell_type, max(1, cells))
         found = [_decoded(one, name, cell_type, cells, changed, group, base) for one in (reference, compiled)]
         expect(type(found[0]) is type(found[1]), f"the reference says {found[0]!r}, the compiled decoder {found[1]!r}")
+        if name == "gap":
+            _check_moved(compiled, cell_type, changed, group, base[:cells], found[0])
         if isinstance(found[0], CodecError):
             return False
         _check_accepted(reference, name, cell_type, cells, changed, base, found[0], found[1])
@@ -62,6 +78,30 @@ def _decoded(
         return decode_group(backend, coder, cell_type, cells, changed, data, [base])
     except CodecError as error:
         return error
+
+
+def _check_moved(
+    backend: Backend,
+    cell_type: CellType,
+    changed: int,
+    data: bytes,
+    base: Cells,
+    decoded: tuple[Index, Cells] | CodecError,
+) -> None:
+    cells = base.copy()
+    try:
+        before, after = move_group(backend, cell_type, cells, changed, data, 0)
+    except CodecError as error:
+        expect(isinstance(decoded, CodecError), f"decoded, and refused as it is moved: {error}")
+        return
+    if isinstance(decoded, CodecError):
+        raise Defect(f"moved, and refused as it is decoded: {decoded}")
+    index, steps = decoded
+    expected = base.copy()
+    expected[index] = unorder(order(base[index], cell_type) + steps, cell_type)
+    expect(cells.tobytes() == expected.tobytes(), "cells move by what is decoded, and no other does")
+    expect(before == backend.digest_sparse(index, base[index], 0), "the sum before")
+    expect(after == backend.digest_sparse(index, expected[index], 0), "the sum after")
 
 
 def _check_accepted(
@@ -97,12 +137,15 @@ def _seeds(backend: Backend) -> tuple[bytes, ...]:
     seeds = []
     for number, cell_type in enumerate(TYPES):
         for coder, name in enumerate(_CODERS):
-            for cells, changed in ((1, 1), (40, 5), (300, 299), (5000, 2100) if number % 5 == 0 else (2000, 60)):
+            large = (5000, 2100, 200) if number % 5 == 0 else (2000, 60, 200)
+            # Two chunks and one more, in few bytes.
+            chunks = [(4150, 2 * CHUNK + 5, 2)] if number % 5 == 0 else []
+            for cells, changed, most in ((1, 1, 200), (40, 5, 200), (300, 299, 200), large, *chunks):
                 rng = np.random.default_rng((number, coder, cells))
                 index = np.sort(rng.choice(cells, changed, replace=False)).astype(np.uint32)
                 base = base_cells(cell_type, cells)
                 old = base[index]
-                step = rng.integers(1, 2 if cell_type.width == 1 else 200, changed).astype(cell_type.dtype)
+                step = rng.integers(1, 2 if cell_type.width == 1 else most, changed).astype(cell_type.dtype)
                 step = np.where(rng.integers(0, 2, changed) == 1, step, (~step + 1).astype(cell_type.dtype))
                 new = unorder(order(old, cell_type) + step.astype(cell_type.dtype), cell_type)
                 group = encode_group(backend, name, cell_type, cells, index, old, new, [base])
