@@ -13,7 +13,7 @@ from pulse_registry.log.names import LATEST, fold
 from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.results import Version, VersionName, describe
 from pulse_registry.store import Gateway, RetryPolicy
-from pulse_schemas import VersionEntry
+from pulse_schemas import Record, VersionEntry
 
 _LONG_SECONDS: Final = 3600.0
 Found = TypeVar("Found")
@@ -50,6 +50,11 @@ class Versions:
         self._url, self._owner = url, owner
         self._source, self._patience = source, patience or RetryPolicy()
 
+    @property
+    def seen(self) -> RunState | None:
+        """The run's state as last seen, if its log was read; no I/O."""
+        return self._reader.seen
+
     def state(self) -> RunState:
         """Read what is new in the log and return the run's state; of a run that does not exist, the empty one.
 
@@ -57,29 +62,38 @@ class Versions:
         """
         return self._patiently(self.look)
 
-    def look(self) -> RunState:
+    def look(self, told: Callable[[Record], None] | None = None) -> RunState:
         """Read what is new in the log, without waiting, and return the run's state; of no run, the empty one.
+
+        Args:
+            told: see ``LogReader.refresh``.
 
         Raises:
             Behind: the log is a copy that has not come as far as what was seen elsewhere.
             AccessDenied, CorruptObject, UnsupportedFormat, Untrusted, StoreUnavailable: it can't be read.
         """
         self._owner.check(f"this registry of run {self.run!r}")
-        return self._reader.refresh()
+        return self._reader.refresh(told)
 
-    def found(self, version: VersionName) -> tuple[RunState, VersionEntry]:
+    def found(
+        self, version: VersionName, told: Callable[[Record], None] | None = None
+    ) -> tuple[RunState, VersionEntry]:
         """Read what is new, and return the state with a version's entry in it.
 
         What the nearest root has not is asked of further ones; if there is none, and this one a copy, it is waited for.
+
+        Args:
+            version: its number, a tag or ``latest``.
+            told: see ``LogReader.refresh``.
 
         Raises:
             NotFound: there is no such version.
             Behind: there is none yet at this root, which is a copy.
         """
-        return self._patiently(lambda: self._found(version))
+        return self._patiently(lambda: self._found(version, told))
 
-    def _found(self, version: VersionName) -> tuple[RunState, VersionEntry]:
-        state = self.look()
+    def _found(self, version: VersionName, told: Callable[[Record], None] | None) -> tuple[RunState, VersionEntry]:
+        state = self.look(told)
         try:
             return state, self.entry(state, version)
         except Gone:

@@ -110,13 +110,16 @@ class LogReader:
         """Bytes of the records folded since the run was opened, snapshots not counted."""
         return self._folded
 
-    def refresh(self) -> RunState:
+    def refresh(self, told: Callable[[Record], None] | None = None) -> RunState:
         """Read what is new and return the state; of a run that does not exist, the empty state.
 
         The first call opens the run: a GET each for the hint, its snapshot and the snapshot's last record,
         then the tail. Every call costs a GET a new record and one that finds none; on opening a long tail is read
         ahead, by up to 15 more that find none. Keys are listed only if there is no usable hint on opening. Records that
         were read before an error are kept.
+
+        Args:
+            told: is told of each record once it is believed, before the next one is looked for; it must not wait.
 
         Raises:
             CorruptObject: a record is damaged or breaks a rule of the log; the message names it.
@@ -127,11 +130,11 @@ class LogReader:
         """
         with self._lock:
             seen = self._begin()
-            self._tail()
+            self._tail(told)
             state = self._settle(seen)
-            told, self._snapshots.told = self._snapshots.told, None
-        if told is not None and told[0] > state.seq:
-            self._tell_early_end(state.seq, *told)
+            later, self._snapshots.told = self._snapshots.told, None
+        if later is not None and later[0] > state.seq:
+            self._tell_early_end(state.seq, *later)
         return state
 
     def look_further(self) -> RunState:
@@ -287,7 +290,7 @@ class LogReader:
                 f"forgotten, and readers take {LOG:,}: retire and delete some (pulse gc), or this is no log of ours"
             )
 
-    def _tail(self) -> None:
+    def _tail(self, told: Callable[[Record], None] | None = None) -> None:
         state: RunState | None = None
         first = self._seq + 1
         try:
@@ -295,6 +298,8 @@ class LogReader:
                 if state is None:
                     state = RunState(self._run) if self._state is None else self._state.copy()
                 self._fold(state, record, sealed)
+                if told is not None:
+                    told(record)
         finally:
             self._state = state or self._state
         self._opening = False

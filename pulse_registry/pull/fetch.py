@@ -5,9 +5,10 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
@@ -40,10 +41,23 @@ _MOST_ANNOUNCED = 2048
 """Parts that a service is asked to arrange for at once: its client keeps URLs of twice as many objects."""
 _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 """Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
+Early: TypeAlias = Callable[[PatchRef, int], bytes | None]
+"""Returns so many first bytes of a patch, where they were read before anybody asked for them; else None."""
+
+
+def nothing_early(ref: PatchRef, nbytes: int) -> None:
+    """Return None: nothing was read."""
 
 
 def begin_patches(
-    store: Store, run: str, geometry: Geometry, refs: Sequence[PatchRef], map_: Map, *, head_only: bool = False
+    store: Store,
+    run: str,
+    geometry: Geometry,
+    refs: Sequence[PatchRef],
+    map_: Map,
+    *,
+    head_only: bool = False,
+    early: Early = nothing_early,
 ) -> list[Patch]:
     """Fetch the beginnings of patches and check their heads: all of a small one, the first range of a large one.
 
@@ -56,26 +70,27 @@ def begin_patches(
         refs: what the records say.
         map_: ``map``, or an executor's.
         head_only: no more than the head, unless the rest is too small for a request: few groups are asked for.
+        early: gives what was read already.
     """
     expect(store, [ref.object for ref in refs])
     # The beginnings of a long chain are in memory together.
     nbytes = min(RANGE_BYTES, max(_LEAST_BEGINNING, _BEGINNINGS_BYTES // max(1, len(refs))))
     nbytes = _WORTH_A_REQUEST if head_only else nbytes
-    begun = list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
+    begun = list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes, early), refs))
     if parts := [part for patch in begun for part in patch.places.parts()]:
         expect(store, parts)
         announce(store, run, [part.key for part in parts[:_MOST_ANNOUNCED]])
     return begun
 
 
-def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -> Patch:
+def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int, early: Early) -> Patch:
     key, most = ref.object.key, most_head_bytes(geometry)
     if ref.head_size > most:
         raise CorruptObject(f"{key}: a head of {ref.head_size} bytes was committed, and its layout allows {most}")
     first = min(ref.object.size, max(nbytes, ref.head_size))
     with about(key):
         parse = partial(Patch.parse, geometry, ref, read=lambda name, byte_range: store.get(name, byte_range))
-        return checked(partial(store.get, key, (0, first)), parse)
+        return checked(partial(store.get, key, (0, first)), parse, early(ref, first))
 
 
 def fetch_shards(

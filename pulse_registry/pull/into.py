@@ -32,15 +32,19 @@ class Into:
     check_every: int | None = None
     partial: bool = False
 
+    @property
+    def sliced(self) -> bool:
+        """Whether they may be less than all tensors of the version, whole."""
+        views = self.views
+        return self.partial or once(views, "sliced", lambda: any(view.part is not None for view in views.values()))
+
     def slices(self, geometry: Geometry, *, alone: bool = True) -> SliceMap | None:
         """Return where they lie in a layout; None if they are all of its tensors, whole. See ``slice_map``.
 
         Raises:
             LayoutMismatch: they are not of this layout.
         """
-        views = self.views
-        sliced = self.partial or once(views, "sliced", lambda: any(view.part is not None for view in views.values()))
-        return self.slice_map(geometry, alone=alone) if sliced else None
+        return self.slice_map(geometry, alone=alone) if self.sliced else None
 
     def slice_map(self, geometry: Geometry, *, alone: bool) -> SliceMap:
         """Return where they lie in a layout, made once; ``alone``: no other rank holds any of it.

@@ -18,6 +18,7 @@ from pulse_registry.pull.apply import PullSettings, Staged, on_base, stage_into,
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.pull.differing import differing
+from pulse_registry.pull.early_patch import EarlyPatch
 from pulse_registry.pull.host_copy import HostCopy
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
@@ -36,7 +37,7 @@ from pulse_registry.weights.model import Model, View, read_model
 from pulse_registry.weights.reading import ModelReader, once
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_registry.weights.tensors import Framework, new_tensors
-from pulse_schemas import VersionEntry
+from pulse_schemas import Record, VersionEntry
 
 Result = TypeVar("Result")
 
@@ -159,6 +160,7 @@ class Puller:
         """
         if self._together is not None and not alone:
             return self._stage_together(self._together, version, into, timeline)
+        early = self._early(version, into)
 
         def staged(state: RunState, entry: VersionEntry) -> Staged:
             context = self._context()
@@ -169,9 +171,20 @@ class Puller:
                 held = into.replica.slices
                 destination.speaks, destination.together = None if held is None else held.speaks, True
             request = PullRequest(state, entry, destination, timeline)
+            if early is not None:
+                request = replace(request, early=early.take)
             return stage_into(context, request, self._settings_of(into), into.replica, replace_all=into.replace)
 
-        return self.of(version, staged)
+        return self.of(version, staged, None if early is None else early.heard)
+
+    def _early(self, version: VersionName, into: Into) -> EarlyPatch | None:
+        """Return what reads the next patch as soon as its record is known; None where it would not be wanted."""
+        base = into.replica.version
+        if base is None or into.replace or into.sliced or (isinstance(version, int) and version <= base):
+            return None
+        early = EarlyPatch(self._context(), base)
+        early.known(self._versions.seen)
+        return early
 
     def _settings_of(self, into: Into) -> PullSettings:
         return self._settings if into.check_every is None else replace(self._settings, check_every=into.check_every)
@@ -255,10 +268,18 @@ class Puller:
 
         return self.of(version, loaded)
 
-    def of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
-        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
+    def of(
+        self,
+        version: VersionName,
+        use: Callable[[RunState, VersionEntry], Result],
+        told: Callable[[Record], None] | None = None,
+    ) -> Result:
+        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means.
+
+        What is new in the log is ``told``; see ``LogReader.refresh``.
+        """
         while True:
-            state, entry = self._versions.found(version)
+            state, entry = self._versions.found(version, told)
             try:
                 return use(state, entry)
             except Gone:

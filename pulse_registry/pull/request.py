@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pulse_registry.log import RunState
 from pulse_registry.pull.destination import Destination
+from pulse_registry.pull.fetch import Early, nothing_early
 from pulse_registry.pull.given import Given
 from pulse_registry.pull.replica import UndoStep
 from pulse_registry.timeline import Timeline
@@ -27,6 +28,7 @@ class PullRequest:
         undo: the steps that can be taken back in memory, newest first.
         new: the weights hold nothing and nobody has seen them: they may be given other memory.
         given: what leads slices there, where another rank has fetched and decoded it; None: a route's objects do.
+        early: gives what was read of a patch while the log was still looked at.
     """
 
     state: RunState
@@ -37,6 +39,7 @@ class PullRequest:
     undo: Sequence[UndoStep] = ()
     new: bool = False
     given: Given | None = None
+    early: Early = nothing_early
 
     @property
     def base_digest(self) -> Digest | None:
