@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.api import Answer, ServiceApi
 from pulse_registry.client.routes import run_path
 from pulse_registry.errors import UnsupportedFormat
 from pulse_schemas.api import UrlBody, UrlRequest
@@ -121,7 +121,16 @@ class PresignedUrls:
         asked_at = self._clock()
         request = UrlRequest(keys=tuple(keys)).model_dump_json().encode()
         answer = self._api.ask("POST", f"{run_path(run)}/urls", body=request)
-        body = self._api.parsed(UrlBody, answer)
+        return self.keep(run, keys, self._api.parsed(UrlBody, answer), answer, asked_at)
+
+    def keep(
+        self, run: str, keys: Sequence[str], body: UrlBody, answer: Answer, asked_at: float
+    ) -> dict[str, PresignedUrl]:
+        """Keep the URLs of some objects that an answer to a request of that time gave, and return them.
+
+        Raises:
+            UnsupportedFormat: they are no URLs, or not those of these objects.
+        """
         until = float("inf")
         if body.expires_at is not None:
             # By the service's clock alone: this machine's may be wrong.
@@ -133,7 +142,9 @@ class PresignedUrls:
         found = {key: self._url_in(body, key, until) for key in keys}
         with self._lock:
             for key, signed in found.items():
-                self._urls[run, key] = signed
+                known = self._urls.get((run, key))
+                if known is None or known.until <= signed.until:  # an answer may be shared, and older
+                    self._urls[run, key] = signed
                 self._urls.move_to_end((run, key))
             while len(self._urls) > max(_KEPT, len(keys)):
                 self._urls.popitem(last=False)

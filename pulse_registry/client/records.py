@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.presigned_urls import PresignedUrls
 from pulse_registry.client.routes import log_path
 from pulse_registry.errors import NotFound, UnsupportedFormat
 from pulse_registry.format.keys import record_key
@@ -37,6 +38,7 @@ class Records:
         self,
         api: ServiceApi,
         folder: str = "",
+        urls: PresignedUrls | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -46,10 +48,11 @@ class Records:
         Args:
             api: gives them.
             folder: of the runs in which the log lies, with a slash; "" is the run's own.
+            urls: are given those of objects that come along with records.
             clock: monotonic time in seconds.
             sleep: what pauses between two tries to reach a service that is away.
         """
-        self._api, self._folder = api, folder
+        self._api, self._folder, self._urls = api, folder, urls
         self._clock = clock
         self._sleep = sleep
         self._patiently = RetryPolicy(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
@@ -108,15 +111,17 @@ class Records:
         params: dict[str, str | int] = {"since": since, "limit": _PAGE}
         if wait_s:
             params["wait"] = wait_s
-        page = self._api.json(
-            LogPage, "GET", log_path(run, self._folder), params=params, wait_s=wait_s, most_values=_PAGE_VALUES
-        )
+        asked_at = self._clock()
+        answer = self._api.ask("GET", log_path(run, self._folder), params=params, wait_s=wait_s)
+        page = self._api.parsed(LogPage, answer, _PAGE_VALUES)
         if len(page.records) > _PAGE:
             raise UnsupportedFormat(
                 f"{self._api.url} answered with {len(page.records)} records, {_PAGE} were asked for"
             )
         if page.since != since or page.run != run:
             raise UnsupportedFormat(f"{self._api.url} answered with other records than those from {since} of {run!r}")
+        if self._urls is not None and page.urls is not None:
+            self._urls.keep(run, list(page.urls.urls), page.urls, answer, asked_at)
         sealed = [record.encode() for record in page.records]
         with self._lock:
             for number, one in enumerate(sealed, since):

@@ -96,7 +96,7 @@ class ServiceStore(Store):
         self.url = self._api.url
         self._bucket = PresignedRequests(timeouts)
         self._urls = PresignedUrls(self._api)
-        self._records, self._outer_records = Records(self._api), Records(self._api, keys.OUTER)
+        self._records, self._outer_records = Records(self._api, urls=self._urls), Records(self._api, keys.OUTER)
         self._uploads = Uploads(self._api, self._bucket, part_retries or RetryPolicy())
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.

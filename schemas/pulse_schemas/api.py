@@ -218,11 +218,16 @@ class LayersBody(Answer):
 
 
 class LogPage(Answer):
-    """Records of a run's log from ``since`` on, as the sealed text that is stored."""
+    """Records of a run's log from ``since`` on, as the sealed text that is stored.
+
+    ``urls``: where to read the newest patch, on a page of few records that ends with the log: who waited for them
+    reads it next.
+    """
 
     run: RunName
     since: Count
     records: Many[str]
+    urls: UrlBody | None = None
 
 
 class SnapshotList(Answer):

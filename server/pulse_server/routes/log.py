@@ -17,10 +17,11 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.format import keys
+from pulse_registry.log import RunState
 from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, MoveRecord, RetireRecord, SchemaError, unseal_record
-from pulse_schemas.api import Appended, CountersignatureList, LogPage, SnapshotList
+from pulse_schemas.api import Appended, CountersignatureList, LogPage, SnapshotList, UrlBody
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
@@ -39,6 +40,8 @@ _MOST_SNAPSHOTS: Final = 10_000
 """The newest of a listing, which might have no end: readers look at eight."""
 _MOST_COUNTERSIGNED: Final = 250_000
 """The newest as well: as many as a list of 4 MiB tells of, in numbers of up to twelve digits."""
+_FEW: Final = 4
+"""Records of a page that tells where to read the newest patch, too."""
 _READ_TOGETHER: Final = 32
 """Records that are in memory together though a page may end before them."""
 _PAGE_BYTES: Final = 8 << 20
@@ -66,7 +69,12 @@ SEALED_ANSWER: Final[Responses] = {200: answer("The sealed document, as stored."
     responses={
         200: answer(
             "Records from `since` on; none where there are none yet, also after `wait`.",
-            LogPage(run=examples.RUN, since=43, records=(examples.SEALED,)),
+            LogPage(
+                run=examples.RUN,
+                since=43,
+                records=(examples.SEALED,),
+                urls=UrlBody(urls={examples.PATCH: examples.SIGNED}, expires_at=examples.WHEN),
+            ),
         ),
         404: problem("There is no such run."),
     },
@@ -280,25 +288,43 @@ async def page_of(service: Service, feed: LogFeed[Any, Any], since: int, limit: 
         mine = (*key, CALLER.get())  # nobody waits in another's line for it
         task = feed.reading.get(mine)
         if task is None:
-            task = feed.reading[mine] = asyncio.create_task(
-                _read_page(service, f"{feed.run}/{folder}", feed.run, since, until)
-            )
+            task = feed.reading[mine] = asyncio.create_task(_read_page(service, feed, folder, since, until))
             task.add_done_callback(lambda _: feed.reading.pop(mine, None))
         page = await asyncio.shield(task)
         service.pages.keep(key, page, len(page.body))
     return page
 
 
-async def _read_page(service: Service, below: str, run: str, since: int, until: int) -> Rendered:
-    records: list[str] = []
+async def _read_page(service: Service, feed: LogFeed[Any, Any], folder: str, since: int, until: int) -> Rendered:
+    run, records = feed.run, list[str]()
+    newest = _newest_patch(feed.state) if 0 < until - since <= _FEW and until > feed.state.seq else None
     nbytes, at = 0, since
     while at < until and nbytes <= _PAGE_BYTES:
-        for sealed in await _read_records(service, below, at, min(until, at + _READ_TOGETHER)):
+        for sealed in await _read_records(service, f"{run}/{folder}", at, min(until, at + _READ_TOGETHER)):
             nbytes += len(sealed)
             if nbytes <= _PAGE_BYTES or not records:
                 records.append(sealed.decode())
         at += _READ_TOGETHER
-    return await service.render(Rendered.of, LogPage.model_construct(run=run, since=since, records=tuple(records)))
+    urls = None if newest is None else await _urls_of(service, run, newest)
+    page = LogPage.model_construct(run=run, since=since, records=tuple(records), urls=urls)
+    return await service.render(Rendered.of, page)
+
+
+def _newest_patch(state: object) -> str | None:
+    """Return the key of the patch by which a run's newest version was pushed; None if there is none."""
+    if not isinstance(state, RunState) or state.latest is None:
+        return None
+    version = state.latest.version
+    return next((ref.object.key for ref in state.patches_into(version) if ref.base == version - 1), None)
+
+
+async def _urls_of(service: Service, run: str, key: str) -> UrlBody | None:
+    """Return where to read an object; None where it can't be told: whoever asks for it is told why."""
+    try:
+        urls = await service.urls_of(run, [key])
+    except (AccessDenied, InvalidArgument):
+        return None
+    return UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at)
 
 
 async def _read_records(service: Service, below: str, since: int, until: int) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
 import re
 import threading
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from email.utils import format_datetime
 
 import httpx
@@ -223,6 +225,27 @@ def test_one_request_gets_the_urls_of_a_whole_route(pair: Pair) -> None:
     for key in keys[::300]:
         pair.store.get(f"run/{key}")
     assert [len(asked.json()["keys"]) for asked in pair.service.asked] == [1000, 500]
+
+
+def test_a_url_that_came_along_with_a_record_is_not_asked_for(pair: Pair) -> None:
+    asked_for_urls: list[Asked] = []
+
+    def page(asked: Asked) -> Reply:
+        if not asked.path.endswith("/log"):
+            asked_for_urls.append(asked)
+            return pair.script(asked)
+        given = pair.script(Asked("POST", "/v1/runs/run/urls", {}, Message(), json.dumps({"keys": [BELOW]}).encode()))
+        body = {"run": "run", "since": 7, "records": ["{}"], "urls": json.loads(given.body)}
+        return document(body, Date=given.headers["Date"])
+
+    pair.service.script = page
+    assert pair.store.wait_for_record("run", 7, HANG_S)
+    assert pair.store.get(KEY) == DATA
+    assert asked_for_urls == []
+    pair.life_s = -1.0  # an answer that many share may be old
+    assert pair.store.wait_for_record("run", 7, HANG_S)
+    assert pair.store.get(KEY) == DATA
+    assert asked_for_urls == []
 
 
 def test_threads_that_want_the_same_url_share_a_request(pair: Pair) -> None:

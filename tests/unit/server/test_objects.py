@@ -18,7 +18,7 @@ from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_registry.testing import CountingStore
 from pulse_server.routes import objects
 from pulse_server.transport import spool
-from tests.support.apps import app_over
+from tests.support.apps import app_over, fill, run_of
 from tests.support.records import DictStore, write_id
 
 RUN = "math"
@@ -321,6 +321,27 @@ def test_an_object_is_read_where_the_store_says(signed: TestClient, signing: Sig
     signing.put(f"{RUN}/{PATCH}", DATA)
     assert signed.head(f"{URL}/{PATCH}").headers["content-length"] == "1024"
     assert signed.put(f"{URL}/{PATCH}", content=DATA).status_code == 400
+
+
+@pytest.mark.parametrize("since", [0, 4])
+def test_the_end_of_the_log_tells_where_the_newest_patch_is(signing: SigningStore, since: int) -> None:
+    """Whoever waited for its record reads it next; who reads a long log wants something else."""
+    run = run_of(6)
+    fill(signing, run)
+    newest = run.state.latest
+    assert newest is not None
+    [ref] = run.state.patches_into(newest.version)
+    with TestClient(app_over(signing)) as client:
+        page = client.get(f"/v1/runs/{run.state.run}/log?since={since}").json()
+        assert len(page["records"]) == run.state.seq + 1 - since
+        assert client.get(f"/v1/runs/{run.state.run}/log?since={since}&limit=1").json()["urls"] is None
+    if since == 0:
+        assert page["urls"] is None
+    else:
+        [(key, url)] = page["urls"]["urls"].items()
+        assert key == ref.object.key
+        assert url.startswith(f"https://bucket.example/{run.state.run}/{key}?signature=")
+        assert page["urls"]["expires_at"] is not None
 
 
 def test_signed_urls_say_until_when_they_are_good(signed: TestClient, signing: SigningStore) -> None:
