@@ -138,8 +138,8 @@ class NumbaCoding:
     def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
         """See ``Backend.decode_changes``."""
         ends, (rows, tables) = np.cumsum(coded.counts, dtype=np.int64), self._tables(coded, cell_type)
-        gaps, read = np.empty((2, int(ends[-1])), np.uint32)
-        steps = np.empty(len(gaps), _wide(cell_type))
+        gaps = np.empty(int(ends[-1]), np.uint32)
+        read, steps = np.empty_like(gaps), np.empty(len(gaps), _wide(cell_type))
         fault = compiled("decode", steps.itemsize)(
             *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
             *(_NO_ENDS if coded.parameters is None else ends, rows),

@@ -122,6 +122,19 @@ def test_cells_that_can_not_be_written_are_not_moved(fast: Backend):
 
 
 @by_coder
+def test_what_is_decoded_keeps_no_memory_but_its_own(backend: Backend, coder: CoderName):
+    """A worker keeps it for as long as a version is staged, or may be undone, and counts what it takes."""
+    cell_type, size, changed = CELL_TYPES["BF16"], 20_000, 5000
+    cells, index = like_weights(cell_type, size), random_index(size, changed)
+    coded = encode_group(
+        REFERENCE, coder, cell_type, size, *moved(cells, index, np.ones_like(cells[index]), cell_type), [cells]
+    )
+    for found in decode_group(backend, coder, cell_type, size, changed, coded, [cells]):
+        memory = found if found.base is None else found.base
+        assert memory.nbytes == found.nbytes
+
+
+@by_coder
 @pytest.mark.parametrize("changed", [1, 255, 256, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 5])
 def test_chunks_end_where_they_should(fast: Backend, coder: CoderName, changed: int):
     cell_type, size = CELL_TYPES["BF16"], 20_000
