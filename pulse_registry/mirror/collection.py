@@ -6,7 +6,6 @@ The source's collector deletes there; nobody else may at the copy, whose readers
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,7 +16,7 @@ from pulse_registry.log import RunState, StoreClock
 from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
 from pulse_registry.outer.state import OuterState
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import Map
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import can_be_named
@@ -44,13 +43,13 @@ class _Garbage:
 class Collection:
     """Collects one copy's garbage; for one thread."""
 
-    def __init__(self, destination: Store, run: str, workers: Executor, policy: RetentionPolicy) -> None:
+    def __init__(self, destination: Store, run: str, each: Map, policy: RetentionPolicy) -> None:
         """Prepare; no I/O yet.
 
         Args:
             destination: scoped to the run.
             run: its name.
-            workers: make requests.
+            each: makes requests beside one another.
             policy: of which the grace time counts, and the time after which what nothing names is left behind.
         """
         self._store, self._run, self._policy = destination, run, policy
@@ -58,7 +57,7 @@ class Collection:
             "": StoreClock(destination),
             keys.OUTER: StoreClock(PrefixStore(destination, keys.OUTER.rstrip("/"))),
         }
-        self._each = ParallelMap(workers, at_once=16)
+        self._each = each
         self._seen: dict[str, int] = {}  # by which record each was freed, so that it stays known once that is forgotten
 
     def leases(self) -> Leases:

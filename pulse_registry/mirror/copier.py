@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,8 @@ _AHEAD_BYTES: Final = (AHEAD + 1) * PIECE
 PART_BYTES: Final = 8 << 20
 """Of a bucket that copies go to: what is larger goes up in parts of it, of which a put holds five."""
 _PARTS_BYTES: Final = 5 * PART_BYTES
+LOOK_S: Final = 30.0
+"""While objects are on their way, which may take hours: how often the mirror looks after what can't wait for them."""
 SKIPPED: Final = (NotFound, CorruptObject, UnsupportedFormat)
 """Of the source's objects: nothing is wrong with the stores, and the others can go on."""
 
@@ -122,9 +124,7 @@ class Copier:
                 self._put(item.key, data)
             self.tally.sent(len(data))
             return
-        with self._lanes.memory(min(item.size, _AHEAD_BYTES) + min(item.size, _PARTS_BYTES)):
-            sent = self._send(item, damaged=whole is False)
-        if sent:
+        if self._send(item, damaged=whole is False):
             self.tally.sent(item.size)
         else:
             self.tally.found()
@@ -135,8 +135,8 @@ class Copier:
         while True:
             try:
                 self._replace(item.key, damaged=damaged)
-                body = Transfer(self._source, item, self._lanes.readers, self._lanes.rate)
-                self._put(item.key, body)
+                with self._lanes.memory(min(item.size, _AHEAD_BYTES) + min(item.size, _PARTS_BYTES)):
+                    self._put(item.key, Transfer(self._source, item, self._lanes.readers, self._lanes.rate))
                 return True
             except AlreadyExists:
                 if self._is_whole(item):
@@ -182,22 +182,33 @@ class Copying:
     """A unit that is being copied."""
 
     unit: Unit
-    _futures: Iterable[Future[None]]
+    _futures: Sequence[Future[None]]
     _error: PulseError | None = None
 
-    def outcome(self) -> PulseError | None:
+    def outcome(self, meanwhile: Callable[[], object] = lambda: None) -> PulseError | None:
         """Wait for it, and return why it can't be copied; None: it is there, whole.
+
+        Args:
+            meanwhile: is called now and then while it is not over.
 
         Raises:
             AccessDenied, StoreUnavailable: a store failed, which says nothing of the unit.
         """
         if self._error is None:
             try:
-                results([*self._futures])
+                self._wait(meanwhile)
+                results(self._futures)
             except SKIPPED as error:
                 self._error = error
         return self._error
 
     def end(self) -> None:
         """Cancel what has not begun, and wait for the rest."""
-        end([*self._futures])
+        end(self._futures)
+
+    def _wait(self, meanwhile: Callable[[], object]) -> None:
+        while True:
+            found = wait(self._futures, LOOK_S, FIRST_EXCEPTION)
+            if not found.not_done or any(one.cancelled() or one.exception() is not None for one in found.done):
+                return
+            meanwhile()

@@ -11,6 +11,7 @@ from typing import Final
 from pulse_registry.mirror.rate import Rate
 
 _THREADS: Final = 16
+_ASKERS: Final = 16
 _MEMORY: Final = 160 << 20
 """Bytes of all objects that are under way: with what the process takes besides, it stays under 256 MiB."""
 
@@ -21,6 +22,7 @@ class Lanes:
     Attributes:
         workers: copy an object each.
         readers: fetch the pieces of objects.
+        askers: make small requests, which wait behind no object.
         rate: bounds what is fetched from sources.
     """
 
@@ -28,6 +30,7 @@ class Lanes:
         """Make the threads, which start when they are needed. Without a rate there is no bound."""
         self.workers = ThreadPoolExecutor(_THREADS, "pulse-mirror")
         self.readers = ThreadPoolExecutor(_THREADS, "pulse-mirror-read")
+        self.askers = ThreadPoolExecutor(_ASKERS, "pulse-mirror-ask")
         self.rate = rate or Rate(None)
         self._free = _MEMORY
         self._taken: set[str] = set()
@@ -64,3 +67,4 @@ class Lanes:
         """End the threads, after what is under way. Idempotent."""
         self.workers.shutdown()
         self.readers.shutdown()
+        self.askers.shutdown()

@@ -45,6 +45,7 @@ class LogCopy(Generic[Log]):
         run: str,
         urls: tuple[str, str],
         events: Events,
+        meanwhile: Callable[[], object] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; no I/O yet.
@@ -56,6 +57,7 @@ class LogCopy(Generic[Log]):
             run: its name.
             urls: of the two roots, for messages.
             events: hear of what can't be copied.
+            meanwhile: is called now and then while it goes on, which may take hours.
             monotonic: seconds.
         """
         self.source, self.copy = source, copy
@@ -63,7 +65,7 @@ class LogCopy(Generic[Log]):
         folder = source.folder.rstrip("/")
         self._records = PrefixStore(destination, folder) if folder else destination
         self._copier, self._run, self._urls, self._events = copier, run, urls, events
-        self._monotonic = monotonic
+        self._meanwhile, self._monotonic = meanwhile, monotonic
         self._again = 0.0  # when what is blocked is asked for again
         self._done = set[str]()  # units that were copied for records to come
         self._under_way = dict[str, Copying]()
@@ -121,6 +123,7 @@ class LogCopy(Generic[Log]):
         self.blocked, count = {}, 0
         records = self.source.records(self.copy.seq + 1)
         while batch := [*islice(records, _BATCH)]:
+            self._meanwhile()
             copying = self._begin_batch(batch)
             try:
                 for record in batch:
@@ -163,7 +166,7 @@ class LogCopy(Generic[Log]):
 
     def _wait(self, copying: Copying) -> None:
         """Wait for a unit; where the copy has it not, and needs it, it is blocked."""
-        unit, error = copying.unit, copying.outcome()
+        unit, error = copying.unit, copying.outcome(self._meanwhile)
         if error is None:
             self._done.add(unit.key)
             self._told.discard(unit.key)

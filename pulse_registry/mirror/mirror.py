@@ -6,13 +6,14 @@ killed anywhere: the copy's own log says where to go on. Nothing is decoded, so 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, NotFound, PulseError, UnsupportedFormat
 from pulse_registry.events import Events
 from pulse_registry.format import keys
 from pulse_registry.log.home import proved_move
@@ -24,9 +25,11 @@ from pulse_registry.mirror.copier import Copier
 from pulse_registry.mirror.documents import Documents
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
 from pulse_registry.mirror.lanes import Lanes
-from pulse_registry.mirror.leases import CarriedLeases
+from pulse_registry.mirror.leases import RENEWED_S, CarriedLeases
 from pulse_registry.mirror.log_copy import Log, LogCopy
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.retention import RetentionPolicy
+from pulse_registry.retention.leases import Leases
 from pulse_registry.store import RetryStore, RunStore, Store
 from pulse_schemas import HomeEntry
 
@@ -111,9 +114,10 @@ class Mirror:
         self._run = self._log_copy(FollowedRun)
         self._rounds = self._log_copy(FollowedRounds)
         self._logs: tuple[LogCopy[Any], ...] = (self._run, self._rounds)
-        self._leases = CarriedLeases(self._source, self.run, self._events, monotonic)
-        self._collection = Collection(self._destination, self.run, self._lanes.workers, policy or RetentionPolicy())
-        self._collected: float | None = None
+        each = ParallelMap(self._lanes.askers, at_once=16)
+        self._leases = CarriedLeases(self._source, self.run, self._events, monotonic, each)
+        self._collection = Collection(self._destination, self.run, each, policy or RetentionPolicy())
+        self._carried = self._collected = -math.inf  # when that was done last
         self._documents = Documents(self._source, self._destination)
         self._begun = False
         self._blocked: dict[str, PulseError] = {}  # of the last step, with why
@@ -253,12 +257,27 @@ class Mirror:
         if copied is not None:
             self._leases.hold(copied.version)
 
-    def _collect(self) -> int:
-        """Carry the leases of the copy's readers to the source; now and then delete what the copy needs no more."""
-        leases = self._collection.leases()
+    def _meanwhile(self) -> None:
+        """Renew leases that would run out while one step goes on."""
+        self._hold()
+        if self._monotonic() - self._carried >= RENEWED_S:
+            self._carry()
+
+    def _carry(self) -> Leases | None:
+        """Carry the leases of the copy's readers to the source, and return them; None if they can't be known."""
+        self._carried = self._monotonic()
+        try:
+            leases = self._collection.leases()
+        except (CorruptObject, UnsupportedFormat) as error:
+            self._leases.keep(error)
+            return None
         self._leases.carry(leases.held)
-        now = self._monotonic()
-        if self._collected is not None and now - self._collected < _COLLECT_S:
+        return leases
+
+    def _collect(self) -> int:
+        """Carry leases; now and then delete what the copy needs no more."""
+        leases, now = self._carry(), self._monotonic()
+        if leases is None or now - self._collected < _COLLECT_S:
             return 0
         self._collected = now
         return self._collection.collect(self._run.source, self._run.copy, self._rounds.copy, leases.dead)
@@ -272,5 +291,6 @@ class Mirror:
             run=self.run,
             urls=(self._source_url, self._destination_url),
             events=self._events,
+            meanwhile=self._meanwhile,
             monotonic=self._monotonic,
         )

@@ -49,7 +49,7 @@ class InlineLanes(Lanes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.workers = self.readers = Inline()  # type: ignore[assignment]
+        self.workers = self.readers = self.askers = Inline()  # type: ignore[assignment]
 
 
 class Regions:

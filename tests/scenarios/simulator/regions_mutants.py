@@ -24,7 +24,7 @@ class _Waiting(Copying):
 
     __slots__ = ("begin",)
 
-    def outcome(self) -> None:
+    def outcome(self, meanwhile: Any = None) -> None:
         return None
 
     def end(self) -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from datetime import UTC, datetime, timedelta
+
+from blake3 import blake3
 
 from pulse_registry.errors import AccessDenied
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
+from pulse_registry.mirror import copier
 from pulse_registry.mirror.collection import Collection
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
+from pulse_registry.mirror.leases import SECONDS
 from pulse_registry.mirror.needs import items_of, needed_by_rounds
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention import RetentionPolicy
+from pulse_registry.retention.leases import read_leases
 from pulse_registry.retention.rounds import RoundsCollector, RoundsGc
 from pulse_registry.store import PrefixStore
-from pulse_schemas import Lease, ObjectRef
+from pulse_schemas import Lease, ObjectRef, canonical_json
 from pulse_schemas.outer import RestartRecord
 from tests.support.mirrors import mirror, tree
 from tests.support.records import DictStore
 from tests.support.registries import RUN, change, quick, small_model
+from tests.support.waiting import HANG_S, until
 from tests.unit.outer.sessions import Site
 from tests.unit.outer.test_checkpoints import Team
 
@@ -56,10 +62,10 @@ class Regions:
         with quick(self.source) as registry:
             return list(registry.gc(POLICY, dry_run=False).plan.versions)
 
-    def read(self, root: DictStore, version: int) -> None:
+    def read(self, root: DictStore, version: int, reader: str = "far-worker") -> None:
         """Let a reader of a root hold a version by its lease."""
-        lease = Lease(run=RUN, reader="far-worker", version=version, seconds=900)
-        PrefixStore(root, RUN).put(keys.lease_key("far-worker"), lease.seal())
+        lease = Lease(run=RUN, reader=reader, version=version, seconds=900)
+        PrefixStore(root, RUN).put(keys.lease_key(reader), lease.seal())
 
     def at_source(self) -> dict[str, tuple[str, int]]:
         """Return the leases at the source: who holds which version."""
@@ -241,8 +247,7 @@ def test_what_another_mirror_has_named_since_the_last_look_stays():
     there.push(2)
     mirror(there.source, there.copied, policy=POLICY).catch_up()
     there.wait(DAY + HOUR)
-    with ThreadPoolExecutor(1) as workers:
-        assert Collection(copied, RUN, workers, POLICY).collect(*logs, []) == 0
+    assert Collection(copied, RUN, map, POLICY).collect(*logs, []) == 0
     assert tree(there.copied) == tree(there.source)
 
 
@@ -262,6 +267,64 @@ def test_leases_of_distant_readers_keep_their_versions_at_the_source():
     assert "far-worker" not in there.at_source(), "its lease at the copy has run out"
     assert f"{RUN}/{keys.lease_key('far-worker')}" not in there.copied.objects
     assert {2, 3} & set(there.collect())
+
+
+def test_leases_are_kept_while_one_object_takes_longer_than_they_last(monkeypatch):
+    monkeypatch.setattr(copier, "LOOK_S", 0.01)
+    there, seen = Regions(6), list[int]()
+    there.mirror.catch_up()
+    there.read(there.copied, 2)
+    there.mirror.catch_up()
+    get, first = there.source.get, iter([True])
+
+    def slow(key, *args, **named):
+        if "/objects/" in key and next(first, False):
+            there.wait(SECONDS)
+            there.read(there.copied, 3)
+            until(lambda: there.at_source()["far-worker"][1] == 3)
+            store = PrefixStore(there.source, RUN)
+            seen.extend(read_leases(store, RUN, StoreClock(store), there.now, POLICY).held.values())
+        return get(key, *args, **named)
+
+    there.push(1)
+    monkeypatch.setattr(there.source, "get", slow)
+    there.mirror.catch_up()
+    assert sorted(seen) == [3, 5], "the mirror's own, and its reader's"
+
+
+def test_leases_of_many_readers_are_carried_beside_one_another(monkeypatch):
+    there, readers = Regions(3), 16
+    there.mirror.catch_up()
+    for number in range(readers):
+        there.read(there.copied, 1, f"worker-{number}")
+    put, together = there.source.put, threading.Barrier(4)
+
+    def slow(key, *args, **named):
+        if "worker-" in key:
+            together.wait(HANG_S)
+        put(key, *args, **named)
+
+    monkeypatch.setattr(there.source, "put", slow)
+    there.mirror.catch_up()
+    assert len(there.at_source()) == readers + 1
+
+
+def test_a_lease_of_a_newer_release_keeps_all_and_stops_no_copy():
+    there, events = Regions(4), list[Event]()
+    there.mirror.catch_up()
+    there.collect()
+    there.mirror.catch_up()
+    objects = {key for key in there.copied.objects if "/objects/" in key}
+    body = {"format": "pulse-lease/2"}
+    sealed = canonical_json({"blake3": blake3(canonical_json(body)).hexdigest(), "body": body})
+    there.copied.put(f"{RUN}/{keys.lease_key('new')}", sealed)
+    there.wait(HOUR + 5)
+    there.push(1)
+    with mirror(there.source, there.copied, policy=POLICY, events=Events(events.append)) as one:
+        assert one.catch_up().records
+        one.step()
+    assert {key for key in there.copied.objects if "/objects/" in key} >= objects
+    assert [(event.kind, event.key) for event in events] == [(EventKind.LEASE_FAILED, None)]
 
 
 def test_the_mirror_keeps_at_the_source_what_it_is_about_to_copy():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+
 import pytest
 
 from pulse_registry.compaction import CompactOptions
@@ -11,7 +14,9 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.log.mirror_mark import drop_mark, read_mark, write_mark
-from pulse_registry.mirror import log_copy
+from pulse_registry.mirror import Lanes, log_copy
+from pulse_registry.mirror.copier import Copier
+from pulse_registry.mirror.needs import Unit
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, Store, open_store
 from pulse_registry.testing import CountingStore
@@ -181,6 +186,32 @@ def test_two_mirrors_at_once_do_no_harm(monkeypatch):
         one.catch_up()
         two.catch_up()
     assert tree(copied) == tree(source)
+
+
+def test_what_another_mirror_has_put_meanwhile_is_read_back_once_its_memory_is_given_up():
+    class Strict(Lanes):
+        """Lanes of which nobody asks for memory while he has some: all would wait for one another."""
+
+        held = threading.local()
+
+        @contextmanager
+        def memory(self, nbytes):
+            assert not getattr(self.held, "has", False)
+            with super().memory(nbytes):
+                self.held.has = True
+                try:
+                    yield
+                finally:
+                    self.held.has = False
+
+    source, copied, lanes = trained(4), DictStore(), Strict()
+    copy(source, copied)
+    first = state_of(source).patches_into(2)[0]
+    store = PrefixStore(copied, RUN)
+    copier = Copier(PrefixStore(source, RUN), store, copied, RUN, lanes, verify=True, listed=())
+    assert copier.begin(Unit(first.object.key, first)).outcome() is None
+    assert (copier.tally.objects, copier.tally.present) == (0, 1)
+    lanes.close()
 
 
 def test_a_fork_stops_at_the_record_that_differs_and_both_are_kept():
