@@ -57,14 +57,17 @@ def promote(
         ):
             root = here if lost else there
             for run in matching_runs(root, runs):
+                done: Promoted | None = None
                 with _promotion(here, there, run, options, lanes) as promotion:
                     try:
-                        outcomes.append(_promote(promotion, run, source, lost=lost, quiet=json_output))
+                        done = promotion.lost() if lost else promotion.planned()
+                        outcomes.append(_conclude(promotion, run, source, done, lost=lost, quiet=json_output))
                     except PulseError as error:
-                        if isinstance(error, NotFound) and not is_name(runs):
+                        if done is None and isinstance(error, NotFound) and not is_name(runs):
                             continue
                         failed = failed or error
-                        outcomes.append({"run": run, "error": type(error).__name__, "message": str(error)})
+                        moved = {} if done is None else _document(run, done)
+                        outcomes.append({"run": run, **moved, "error": type(error).__name__, "message": str(error)})
                         if not json_output:
                             print_error(type(error).__name__, str(error), json_output=False)
             if not outcomes:
@@ -91,16 +94,15 @@ def _promotion(here: Store, there: Store, run: str, options: Options, lanes: Lan
             one.end()
 
 
-def _promote(promotion: Promotion, run: str, source: str, *, lost: bool, quiet: bool) -> dict[str, Any]:
-    """Promote one run, say what came of it, and return that as a document."""
-    if not lost:
-        done = promotion.planned()
-        if not quiet:
-            _say(run, done)
-        return _document(run, done)
-    done = promotion.lost()
+def _conclude(
+    promotion: Promotion, run: str, source: str, done: Promoted, *, lost: bool, quiet: bool
+) -> dict[str, Any]:
+    """Say what came of a promotion, fence the home that was lost, and return all that as a document."""
     if not quiet:
         _say(run, done)
+    if not lost:
+        return _document(run, done)
+    if not quiet:
         since = "" if done.moved is None else f" after version {done.moved.version}, of {done.moved.created_at},"
         say(f"run {run}: what {source} has committed{since} is given up")
     abandoned = promotion.fence(done.home)

@@ -107,7 +107,7 @@ class AppendGuard:
             if not self._looked:
                 state = self._reader.check_end()  # so that nobody fills a gap
                 self._looked = True
-            self._residence.check(state.home)
+            self._residence.check(state)
             self._check_next(state, record)
             self._check_signed(record, sealed)
             self._check_named(state, record)

@@ -7,7 +7,7 @@ and only that root has the document `home` which names it, too. Writers elsewher
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulse_registry.errors import CorruptObject, Fenced, NotFound
 from pulse_registry.format import keys
@@ -46,6 +46,13 @@ def prove(store: Store, run: str, move: str) -> None:
     store.put(keys.HOME, Home(run=run, move=move).seal())
 
 
+class _State(Protocol):
+    """The state of a run, or of its outer rounds."""
+
+    seq: int
+    home: HomeEntry | None
+
+
 class Residence:
     """Whether one root is a run's home, as far as it was asked; for whoever is to append there. Thread-safe."""
 
@@ -55,14 +62,15 @@ class Residence:
         self._proved: str | None = None
         self._looked = False
 
-    def check(self, home: HomeEntry | None) -> None:
+    def check(self, state: _State) -> None:
         """Raise unless the run lives here: this root has no copy of it, and its last move, as the log says, led here.
 
         Costs a GET before the first record, and one after each move: what proves that is written after it, and only the
-        next one makes another root the home. Behind a service it costs nothing: that asks itself.
+        next one makes another root the home. An empty log may become a copy meanwhile, so that it is looked at each
+        time. Behind a service it costs nothing: that asks itself.
 
         Args:
-            home: of the newest state.
+            state: the newest one.
 
         Raises:
             Fenced: the run has moved elsewhere.
@@ -71,13 +79,14 @@ class Residence:
         """
         if self._store.gateway() is not None:
             return
+        home = state.home
         if home is not None and home.move != self._proved:
             if proved_move(self._store, self._run) != home.move:
                 raise Fenced(moved(self._run, home, self._store.url))
             self._proved = home.move
         if not self._looked:
             check_not_mirror(self._store, self._run)
-            self._looked = True
+            self._looked = state.seq >= 0
 
 
 def moved(run: str, home: HomeEntry, url: str) -> str:

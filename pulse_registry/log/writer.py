@@ -148,7 +148,7 @@ class LogWriter:
             Untrusted: it has no key, or one that does not fit; the message says which one does.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
-        self._residence.check(self._reader.state.home)
+        self._residence.check(self._reader.state)
         self._key.check(kind)
 
     def begin(self) -> int:
@@ -351,7 +351,7 @@ class LogWriter:
             while record is None:
                 state = self._reader.state
                 if not anywhere:
-                    self._residence.check(state.home)
+                    self._residence.check(state)
                 record = self._appender.create(self._checked(make_record, state, write_id))
             self._appender.forget(write_id)
             if self._snapshotter is not None:
@@ -394,7 +394,7 @@ class LogWriter:
         return state.epoch + 1
 
     def _refuse_if_fenced(self, state: RunState) -> None:
-        self._residence.check(state.home)
+        self._residence.check(state)
         if self._epoch is not None and state.epoch > self._epoch:
             if state.home is not None and state.home.seq == state.seq:  # behind a service, whose root is not asked
                 raise Fenced(f"{moved_to(self._run, state.home)}, and ended the terms of all writers. Open it there")

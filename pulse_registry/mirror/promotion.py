@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pulse_registry.errors import InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import Conflict, Fenced, InvalidArgument, NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState
 from pulse_registry.log.guard import AnyRecord
-from pulse_registry.log.home import prove, proved_move
+from pulse_registry.log.home import moved, prove, proved_move
 from pulse_registry.log.mirror_mark import drop_mark, read_mark
 from pulse_registry.log.record_put import put_record
 from pulse_registry.mirror.mirror import Copied, Mirror
@@ -87,7 +87,7 @@ class Promotion:
 
         Raises:
             NotFound: the source has no such run.
-            Fenced: the source is not its home.
+            Fenced: the source is not its home, or the destination was it, and is it no more. Nothing was done.
             Forked: the copy has records that the source has not: somebody else wrote to one of them. Nothing was done.
             CorruptObject: the source can't give all that is to be copied.
             Others as ``Mirror.step`` and ``LogWriter.append``; call again.
@@ -105,6 +105,8 @@ class Promotion:
             source.rounds.move(home)
             copied = copied.and_then(self._copy())
             prove(destination.store, destination.run, home.move)
+        elif (now := destination.reader.refresh().home) is not None and now.move != home.move:
+            raise Fenced(moved(destination.run, now, destination.url))  # since then
         drop_mark(destination.store)
         return self._promoted(home, copied)
 
@@ -114,6 +116,7 @@ class Promotion:
         Raises:
             NotFound: the destination has no such run.
             InvalidArgument: it is the home already, and never was a copy; or the home is another root than the source.
+            Conflict: another promotion came between; call again.
             Others as ``LogWriter.append``; call again.
         """
         destination = self._destination
@@ -188,6 +191,8 @@ class Promotion:
             prove(site.store, site.run, move)  # first: by that, a later call knows whose move it finds
             site.writer.move(site.url, move, lost=True)
             home = _home(site.reader)
+            if proved_move(site.store, site.run) != home.move:
+                raise Conflict(f"run {site.run!r}: somebody else promotes it in {site.url} now: do it again")
         return home
 
 

@@ -165,7 +165,7 @@ class OuterAppendGuard:
         state = self._log.state
         if self._has(state, record, sealed):
             return
-        self._residence.check(state.home)
+        self._residence.check(state)
         self._check_next(state, record)
         if self._log.signed and open_sealed(sealed).signature is None:
             raise self._refused(record, "it is not signed, and record 0 is: give the member its key")

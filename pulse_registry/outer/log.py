@@ -196,7 +196,7 @@ class OuterLog:
             if record is None:
                 return None
             if not anywhere:
-                self._residence.check(state.home)
+                self._residence.check(state)
             sealed = record.seal(self._signer)
             self._check_signed(record, sealed)
             self._unknown[write_id] = record.seq, sealed

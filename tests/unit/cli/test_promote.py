@@ -76,6 +76,12 @@ def test_a_lost_home_is_left_and_fenced_by_the_same_command_once_it_is_back(
     assert "committed after version 1, of 20" in answer.out
     assert pulse("tag", "--root", eu, "--run", "math-1", "best", "--version", 0).code == 0
     push(eu, "math-1", 1)
+    us.mkdir()  # made anew, or another one
+    answer = pulse("promote", eu, "--from", us, "--runs", "math-1*", "--lost", "--json")
+    [told] = answer.json["runs"]
+    assert (answer.code, told["home"], told["error"]) == (3, eu.as_uri(), "NotFound")
+    assert "to be fenced" in told["message"]
+    us.rmdir()
     lost.rename(us)
     told = pulse("promote", eu, "--from", us, "--runs", "math-1", "--lost").out
     assert "committed after version 1, of 20" in told

@@ -122,11 +122,12 @@ def test_to_begin_a_term_that_has_begun_writes_nothing():
 
 def test_a_commit_is_one_put_and_is_seen_by_every_reader():
     store = CountingStore(new_store())
+    writer(store).begin()
     trainer = writer(store)
     trainer.begin()
     store.reset()
     record = trainer.commit(draft(0))
-    assert store.ledger == [("put", keys.record_key(1))]
+    assert store.ledger == [("put", keys.record_key(2))]
     assert isinstance(record, CommitRecord)
     state = state_of(store)
     assert state.latest.version == 0

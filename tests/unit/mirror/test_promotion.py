@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulse_registry.errors import CorruptObject, Fenced, Forked, InvalidArgument, Mirrored, NotFound
+from pulse_registry.errors import Conflict, CorruptObject, Fenced, Forked, InvalidArgument, Mirrored, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.mirror import Fleet, Lanes
@@ -103,6 +103,18 @@ def test_a_move_that_is_done_is_done_again_without_effect():
     assert promote(eu, us).home == first.home
     assert [dict(store.objects) for store in (us, eu)] == before
     assert pulled(us, 2) == states[2]
+
+
+def test_a_move_of_before_is_not_done_again_where_the_run_has_moved_on():
+    us, eu, asia = root("us"), root("eu"), root("asia")
+    push(us, 2)
+    promote(eu, us)
+    promote(asia, eu)
+    copy(asia, eu)
+    before = dict(eu.objects)
+    with pytest.raises(Fenced, match="moved it to dict://asia"):
+        promote(eu, us)
+    assert eu.objects == before, "a copy, with its mark"
 
 
 def test_a_run_comes_back_the_same_way():
@@ -246,6 +258,38 @@ def test_a_lost_home_is_left_and_what_it_had_beyond_is_named_once_it_is_back():
     assert fence(eu, us) == [3, 4]
     assert pulled(eu) == states[-1]
     assert check_store(eu) == set()
+
+
+def test_two_promotions_of_a_lost_run_at_once_leave_a_home_or_an_error(monkeypatch):
+    us, eu = root("us"), root("eu")
+    states = push(us, 3)
+    copy(us, eu)
+    put, other = eu.put, iter([promotion(eu, us)])
+
+    def late(key, data, **options):
+        if keys.record_seq(key.removeprefix(f"{RUN}/")) is not None:
+            for one in other:
+                one.lost()  # between the proof and the move of the first one
+        put(key, data, **options)
+
+    monkeypatch.setattr(eu, "put", late)
+    with pytest.raises(Conflict, match="do it again"):
+        promote_lost(eu, us)
+    assert promote_lost(eu, us).home.to == EU
+    states += push(eu, 1, begin=3)
+    assert pulled(eu) == states[-1]
+
+
+def test_a_writer_that_looked_before_there_was_a_run_writes_to_no_copy():
+    us, eu = root("us"), root("eu")
+    push(us, 2)
+    early = writer(eu)
+    early.check("commit")
+    copy(us, eu)
+    before = log_of(eu)
+    with pytest.raises(Mirrored):
+        early.begin()
+    assert log_of(eu) == before
 
 
 def test_a_lost_home_that_had_nothing_beyond_comes_back_as_a_copy():
