@@ -91,7 +91,8 @@ class OuterRun:
             if round_ < state.open - 1:
                 raise InvalidArgument(
                     f"round {state.open - 1} of run {state.run!r} has ended, and its version, {start.version} + "
-                    f"{state.open - 1}, is not there yet: the next member that joins pushes it"
+                    f"{state.open - 1}, is not there yet: the next member that joins pushes it. If none can, since a "
+                    "contribution is gone or damaged, push the newest version once more in its place"
                 )
             if not round_:
                 raise InvalidArgument(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pulse_registry
-from pulse_registry.errors import Diverged
+from pulse_registry.errors import CorruptObject, Diverged
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_schemas.outer import CheckpointRecord, CloseRecord, JoinRecord, MergedRecord
@@ -155,6 +155,31 @@ def test_a_contribution_that_is_gone_or_damaged_is_named(pulse: Pulse, at: tuple
     second.unlink()
     found = pulse("outer", "verify", *at, "--json")
     assert (found.code, found.json["error"]) == (3, "NotFound")
+
+
+def test_rounds_begin_anew_where_a_contribution_to_one_is_damaged(
+    pulse: Pulse, at: tuple[object, ...], root: Path
+) -> None:
+    with pulse_registry.open(root, run="math") as registry:
+        models = {name: outer_model() for name in ("eu-1", "us-1")}
+        sessions = [registry.outer(model, member=name, inner_steps=1, quorum=2) for name, model in models.items()]
+        for session in sessions:
+            session.join()
+        for session, model in zip(sessions, models.values(), strict=True):
+            model["a"] += 1.0
+            session.contribute()  # the round ends, and then both die
+    [sent] = (root / "math" / "outer" / "objects" / "contribution").glob(f"{ROUNDS + 1:012d}-us-1-*")
+    sent.write_bytes(sent.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptObject, match=sent.name):
+        make_rounds(str(root), "math", 1)
+    refused = pulse("outer", "restart", *at, "--json")
+    assert refused.code == 2
+    assert "push the newest version once more" in refused.json["message"]
+    with pulse_registry.open(root, run="math") as operator:
+        operator.push(8, operator.load("latest", framework="numpy"))
+    assert pulse("outer", "restart", *at, "--json").json == {"restarted": True, "round": ROUNDS + 1}
+    make_rounds(str(root), "math", 2)
+    assert [one["round"] for one in pulse("outer", "verify", *at, "--json").json["rounds"]] == [5, 6]
 
 
 @pytest.mark.parametrize("command", ["log", "members", "verify"])
