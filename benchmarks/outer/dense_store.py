@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.outer.inner import Floats
 from benchmarks.outer.methods import Levels
 from benchmarks.outer.show import finish
-from benchmarks.outer.speed import TRAINERS, moved, synthetic
+from benchmarks.outer.speed import GAINS, TRAINERS, moved, synthetic
 from benchmarks.results import OUT, Row, machine, versions
 from benchmarks.timing import seconds
 from pulse_kernels.protocol import OuterRates
@@ -148,8 +148,9 @@ def measure(
         "F32": (theta.copy(), np.zeros_like(theta)),
         "F4": (theta.copy(), np.zeros_like(theta)),
     }
-    levels = {gain: Levels(listed, start, TRAINERS, RATES, gain) for gain in (1.0, 7.0)}
-    stores = {name: Counted(open_store(f"{url}/{name}")) for name in ("F32", "F4", "gain 1", "gain 7")}
+    levels = {gain: Levels(listed, start, TRAINERS, RATES, gain) for gain in GAINS}
+    names = ["F32", "F4", *(f"gain {gain:g}" for gain in GAINS)]
+    stores = {name: Counted(open_store(f"{url}/{name}")) for name in names}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in stores}
     for round_ in range(1, rounds + 1):
         works: dict[str, Callable[[], None]] = {}

@@ -45,6 +45,15 @@ def test_float32_values_of_recorded_rounds_take_many_times_more() -> None:
         assert theirs.density >= ours.density
 
 
+def test_figures_of_bytes_are_of_every_gain_and_those_that_are_promised_have_limits() -> None:
+    rounds = Sample.read()
+    part = cut(rounds, rounds.recipe, stretches=4, length=1000)
+    found = {row["key"]: row for row in replay.document(part, rounds.recipe, say=lambda _: None)["rows"]}
+    limits = {gain: found[f"{gain:g}.payload"].get("limit") for gain in (1.0, 7.0, 14.0)}
+    assert limits == {1.0: 100.0, 7.0: 30.0, 14.0: None}
+    assert found["1.values.density"]["value"] > found["1.density"]["value"] > 0
+
+
 def test_a_sample_is_read_as_it_was_written(tmp_path: Path) -> None:
     rounds = Sample.read()
     part = cut(rounds, rounds.recipe, stretches=4, length=100)
