@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +52,29 @@ def test_it_is_diff_then_scatter_and_both_sums(backend: Backend, reference: Back
 def test_all_cells_may_change(backend: Backend, reference: Backend, width: int, size: int):
     base = random_cells(width, size)
     check(backend, reference, ~base, base, 2**32 - 5)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_cell_that_is_changed_back_while_it_is_looked_at_did_not_change(fast: Backend, rounded: bool):
+    """A change to the same pattern can't be coded: who read the version's patch would refuse it."""
+    cells, dtype, rounds = 1 << 21, np.uint32 if rounded else np.uint16, 40
+    live, here, there = np.zeros(cells, dtype), np.zeros(cells, dtype), np.full(cells, 1 << 16 if rounded else 1, dtype)
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            np.copyto(live, there)
+            np.copyto(live, here)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(rounds):
+            _, old, new, *_ = fast.advance_spans([live], [np.zeros(cells, np.uint16)], 0)
+            assert (old != new).all()
+    finally:
+        done.set()
+        swapping.join()
 
 
 @pytest.mark.parametrize("size", [BUFFER - CHUNK, BUFFER, BUFFER + CHUNK + 1, 2 * BUFFER + 5])

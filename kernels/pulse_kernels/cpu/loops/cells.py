@@ -34,13 +34,13 @@ def _diff(
         while mask != 0:
             k = i + lowest(mask)
             mask &= mask - ONE
-            value = cell(live, base, k)
+            value, before = cell(live, base, k), base[k]
             index[n] = offset + k
-            old[n] = base[k]
+            old[n] = before
             new[n] = value
             if keep:
                 base[k] = value
-            n += ONE
+            n += U64(value != before)  # somebody may have changed it back since it was compared
         i += CHUNK
     if i >= whole and n <= room:
         while i < size:
