@@ -86,6 +86,8 @@ class Member:
         log, contributions, checkpointing: through which it takes part.
         attempt: its contribution, while it is not known whether that counts.
         newest: what became of its newest contribution; None: it has made none.
+        sent: write id of the newest contribution that counts and that its residual is without: of its own term, or of
+            those before it; empty: there is none.
         lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
         digest: of the weights, as they were when that step was made; empty before any was, and before it joins.
         closed: that round, which the log's state may keep no longer; None before round 1.
@@ -124,6 +126,7 @@ class Member:
         self._heard: tuple[int, float] | None = None  # the newest record, and when it was first waited behind
         self.attempt: Attempt | None = None
         self.newest: Contributed | None = None
+        self.sent = ""
         self._term: str | None = None
         self._joined = False  # its term may only be on its way
         self._quorum_at: tuple[int, float] | None = None
@@ -172,6 +175,8 @@ class Member:
         self._term = term
         self.log.append(self._joins, term)
         self._joined = True
+        joined = self.log.state.members[self.name]
+        self.sent = joined.newest or "" if joined.term == term else ""
         self.catch_up()
         self._had_left = self.log.state.left()
         return self.log.state
@@ -411,6 +416,7 @@ class Member:
         counts = self.log.state.counts(self.name, attempt.record.write_id)
         if counts:
             self._weights.settle(attempt.sent)
+            self.sent = attempt.record.write_id
         self.attempt, self.newest = None, attempt.became(counts)
         return self.newest
 

@@ -31,7 +31,7 @@ class SavedState:
         start: write id of the record by which the rounds began, first or anew.
         round: the newest one whose step the weights had made.
         steps: inner steps since, that were counted.
-        newest: write id of the member's newest contribution that counts; empty: none does.
+        newest: write id of the newest contribution that counts and that the residual is without; empty: none does.
         attempt: write id of a contribution of which it was not known whether it counts; empty: there was none.
         residual: float32, of all cells, with what the weights have moved.
         rest: the same, where the attempt counts; None without one.

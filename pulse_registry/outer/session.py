@@ -348,17 +348,16 @@ class OuterSession:
         Raises:
             InvalidModel: the weights have become NaN or infinite.
         """
-        member, weights, masters = self.member, self.weights, self._masters()
-        state, attempt = member.state, member.attempt
+        member, weights, masters, attempt = self.member, self.weights, self._masters(), self.member.attempt
         saved = SavedState(
-            run=state.run,
+            run=self.run.name,
             member=member.name,
             layout=weights.geometry.id,
             groups=weights.held,
             start=member.beginning,
             round=member.round,
             steps=self.steps + (0 if attempt is None else attempt.steps),
-            newest=state.members[member.name].newest or "",
+            newest=member.sent,
             attempt="" if attempt is None else attempt.record.write_id,
             residual=weights.unsent(masters),
             rest=None if attempt is None else weights.unsent(masters, attempt.sent),

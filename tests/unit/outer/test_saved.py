@@ -140,6 +140,49 @@ def test_a_contribution_on_its_way_does_not_land_after_its_member_has_begun_anew
     assert younger.contribute().counts
 
 
+def test_what_an_elder_saves_is_dropped_once_the_younger_one_has_sent_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The younger one began with what the elder had saved before, which is part of what the elder has yet."""
+    site, held, again = Site(), drawn(), drawn()
+    elder = site.joined(held)
+    train(held, 1)
+    elder.step()
+    before = elder.state_dict()
+    assert saved_floats(before).any()
+    younger = site.session(again)
+    younger.load_state_dict(before)
+    younger.join()
+    assert younger.contribute().counts
+    with pytest.raises(Fenced):
+        elder.step()
+    last = site.session(drawn())
+    last.load_state_dict(elder.state_dict())
+    last.join()
+    assert not residual(last).any()
+    assert "since then it has contributed" in caplog.text
+
+
+def test_a_contribution_that_landed_is_sent_once_though_the_store_failed_as_that_was_seen() -> None:
+    site, held = Site(), drawn()
+    put, get = Switch(lambda key: "log/" in key), Switch(lambda key: "log/000000000003" in key)
+    faults = [Fault("fail_after", "put", matches=put, times=1), Fault("fail_before", "get", matches=get)]
+    session = site.joined(held, store=FaultStore(site.store, faults))
+    train(held, 1)
+    put.on = True
+    with pytest.raises(StoreUnavailable):
+        session.step()
+    get.on = True
+    with pytest.raises(StoreUnavailable):
+        session.finish()
+    assert session.member.state.seq == 2  # it is in the log, and was read
+    saved = session.state_dict()
+    assert bits(saved_floats(saved)) != bits(saved_floats(saved, "rest"))
+    later = site.session(drawn())
+    later.load_state_dict(saved)
+    later.join()
+    assert later.round == 1
+    assert bits(residual(later)) == bits(saved_floats(saved, "rest"))
+
+
 @pytest.mark.parametrize("loaded", [True, False])
 def test_it_goes_through_torch_save(loaded: bool) -> None:
     needs("torch")
