@@ -115,11 +115,17 @@ class Checkpointing:
         """
         if state.start is None:
             raise NotFound(f"run {state.run!r} has no outer rounds")
-        version = self._load(state.start.version + (state.begun if record is None else record.round))
-        if record is None:
-            weights.begin(version)
-        else:
+        number = state.start.version + (state.begun if record is None else record.round)
+        version = self._load(number)
+        if record is not None:
             self.checkpoints.read(record, weights, version)
+            return
+        weights.begin(version)
+        if (found := weights.digest().hex()) != state.beginning.digest:
+            raise CorruptObject(
+                f"run {state.run!r}: its outer rounds began with weights of digest {state.beginning.digest}, and "
+                f"version {number} has {found}"
+            )
 
     def before_step(self) -> None:
         """Wait until nothing reads the state that the next outer step changes."""

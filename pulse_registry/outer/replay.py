@@ -101,11 +101,6 @@ def replay(
     member = Member("replay", log, contributions, weights, grace_s=float("inf"))
     member.round = _begun(state, begin, checkpointing, weights)
     member.digest = weights.digest().hex()
-    if member.round == state.begun and member.digest != state.beginning.digest:
-        raise CorruptObject(
-            f"run {state.run!r}: its outer rounds began with weights of digest {state.beginning.digest}, and version "
-            f"{start.version + state.begun} has {member.digest}"
-        )
     told = {one.round: (one.theta, one.momentum) for one in state.checkpoints}
     merged, state.merged = state.merged, {}
     while (closed := state.ended(member.round + 1)) is not None:

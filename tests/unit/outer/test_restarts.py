@@ -168,6 +168,18 @@ def test_who_joins_while_rounds_begin_anew_at_the_round_that_it_has_come_to_has_
     assert later.step() is not None
 
 
+def test_nobody_joins_rounds_that_began_anew_with_weights_that_no_version_has() -> None:
+    site, mine = Site(), drawn()
+    session = site.joined(mine)
+    train(mine, 1)
+    session.step()
+    restart(site.store, "b" * 32, 1)
+    records = list(site.store.list("outer/log/"))
+    with pytest.raises(CorruptObject, match=f"began with weights of digest {'b' * 32}, and version 1 has"):
+        site.joined(drawn(), "b")
+    assert list(site.store.list("outer/log/")) == records
+
+
 def test_state_saved_after_a_restart_is_used_again() -> None:
     site, mine = Site(), drawn()
     session = site.joined(mine)
