@@ -31,9 +31,10 @@ _NEWEST: Final = 8
 class Documents:
     """Copies the documents beside the logs of one run; for one thread at a time."""
 
-    def __init__(self, source: Store, destination: Store) -> None:
-        """Prepare; no I/O yet. Both are scoped to the run."""
+    def __init__(self, source: Store, destination: Store, *, verify: bool = False) -> None:
+        """Prepare; no I/O yet. Both are scoped to the run; ``verify`` reads back, once, what is there already."""
         self._source, self._destination = source, destination
+        self._unread = {"", keys.OUTER} if verify else set[str]()  # folders
 
     def copy(self, folder: str, seq: int) -> None:
         """Copy what belongs to the records up to one, and delete what the source has replaced.
@@ -50,7 +51,11 @@ class Documents:
         source, destination = (
             PrefixStore(one, folder.rstrip("/")) if folder else one for one in (self._source, self._destination)
         )
-        _Beside(source, destination, folder, seq).copy()
+        beside = _Beside(source, destination, folder, seq)
+        if folder in self._unread:
+            beside.delete_damaged()
+            self._unread.remove(folder)
+        beside.copy()
 
 
 class _Beside:
@@ -77,6 +82,38 @@ class _Beside:
         self._copy_head(snapshots)
         if wanted and snapshots.issuperset(wanted):
             self._delete({n for n in snapshots if n < wanted[-1]} - {*wanted}, wanted, there.segments)
+
+    def delete_damaged(self) -> None:
+        """Read back what the copy has, and delete what is damaged, or needs what is not there: it is copied again."""
+        for key in [] if self._folder else sorted(self._countersignatures(self._destination)):
+            with _skipped(key):
+                read = partial(read_document, self._source, key)
+                sealed = checked(read, partial(unsealed_countersignature, key))
+                if _at(self._destination, key) != sealed:
+                    self._destination.put(key, sealed)
+        there = listed(self._destination)
+        segments = {key for key in sorted(there.segments) if self._has(key)}
+        for key in sorted(there.segments - segments):
+            self._destination.delete(key)
+        for key in map(keys.snapshot_key, there.snapshots):
+            try:
+                if self._named(_whole(key, read_document(self._destination, key))).keys() <= segments:
+                    continue
+            except (NotFound, CorruptObject):
+                pass
+            except UnsupportedFormat:
+                continue  # a newer release's
+            self._destination.delete(key)
+
+    def _has(self, segment: str) -> bool:
+        """Tell whether the copy has a segment whole, as its name says."""
+        found = keys.segment_of(segment)
+        read = partial(self._destination.get, segment, max_bytes=SEGMENT)
+        try:
+            verified(read, bytes.fromhex(found[1] if found else ""), f"{segment}: the BLAKE3 of its bytes")
+        except (NotFound, CorruptObject):
+            return False
+        return True
 
     def _countersignatures(self, store: Store) -> set[str]:
         found = ((key, keys.countersigned_seq(key)) for key in islice(store.list(keys.COUNTERSIGNED), MOST_LISTED))
@@ -121,10 +158,16 @@ class _Beside:
             return
         named = set[str]()
         for number in kept:
-            sealed = _at(self._destination, keys.snapshot_key(number))
-            if sealed is None:
+            key = keys.snapshot_key(number)
+            try:
+                named |= self._named(_whole(key, read_document(self._destination, key))).keys()
+            except NotFound:
                 return  # another mirror knows more
-            named |= self._named(sealed).keys()
+            except CorruptObject:
+                self._destination.delete(key)  # it is copied again
+                return
+            except UnsupportedFormat:
+                return  # a newer release's, of which nobody knows what it names
         for key in sorted(segments - named):
             found = keys.segment_of(key)
             if found is not None and found[0] <= kept[-1]:  # others may be about to name those of later ones

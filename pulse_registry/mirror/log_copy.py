@@ -10,14 +10,17 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from pulse_registry.errors import Conflict, Forked, PulseError
+from pulse_registry.errors import Conflict, CorruptObject, Forked, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
+from pulse_registry.log.documents import read_document
 from pulse_registry.log.record_put import put_record
 from pulse_registry.mirror.copier import Copier, Copying
 from pulse_registry.mirror.followed_log import FollowedLog, FollowedRecord
 from pulse_registry.mirror.needs import Document, Unit
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import PrefixStore, Store
+from pulse_schemas import SchemaError, open_sealed
 
 _BATCH: Final = 64
 """Units, or records, whose objects are on their way at a time."""
@@ -100,6 +103,43 @@ class LogCopy(Generic[Log]):
                     one.end()
         blocked, self.blocked = self.blocked, {}
         return blocked
+
+    def verify(self, each: Map) -> None:
+        """Read all records of the copy back, and put those that it has lost.
+
+        Args:
+            each: reads many at a time.
+
+        Raises:
+            CorruptObject: a record is damaged; a mirror deletes none.
+            Forked: one is another one than the source's.
+            UnsupportedFormat, AccessDenied, StoreUnavailable: as ``bring``.
+        """
+        records = (record for record in self.source.records(0) if record.seq <= self.copy.seq)
+        while batch := [*islice(records, _BATCH)]:
+            self._meanwhile()
+            for record, found in zip(batch, each(self._found, [record.seq for record in batch]), strict=True):
+                if found != record.sealed and (
+                    found is not None or not put_record(self._records, record.seq, record.sealed)
+                ):
+                    raise self._other(record.seq, found)
+
+    def _found(self, seq: int) -> bytes | None:
+        try:
+            return read_document(self._records, keys.record_key(seq))
+        except NotFound:
+            return None
+
+    def _other(self, seq: int, found: bytes | None) -> PulseError:
+        try:
+            open_sealed(found or b"")
+        except SchemaError as error:
+            key = self.source.folder + keys.record_key(seq)
+            return CorruptObject(
+                f"run {self._run!r}: {key} of {self._urls[1]} is damaged: {error}. A mirror deletes no record: delete "
+                "it, and mirror with --verify again"
+            )
+        return self._forked(seq)
 
     def bring(self) -> int:
         """Copy the records that are new at the source, and before each what it names; return how many.

@@ -114,11 +114,11 @@ class Mirror:
         self._run = self._log_copy(FollowedRun)
         self._rounds = self._log_copy(FollowedRounds)
         self._logs: tuple[LogCopy[Any], ...] = (self._run, self._rounds)
-        each = ParallelMap(self._lanes.askers, at_once=16)
+        self._each = each = ParallelMap(self._lanes.askers, at_once=16)
         self._leases = CarriedLeases(self._source, self.run, self._events, monotonic, each)
         self._collection = Collection(self._destination, self.run, each, policy or RetentionPolicy())
         self._carried = self._collected = -math.inf  # when that was done last
-        self._documents = Documents(self._source, self._destination)
+        self._documents = Documents(self._source, self._destination, verify=verify)
         self._begun = False
         self._blocked: dict[str, PulseError] = {}  # of the last step, with why
         self._proved: str | None = None  # the move that is known to have led to the source
@@ -246,6 +246,8 @@ class Mirror:
         claim(self._destination, self.run, self._source_url, [log.copy for log in self._logs])
         for log in self._logs:
             log.compare()
+            if self._verify:
+                log.verify(self._each)
         for folder in (keys.OBJECTS, keys.OUTER + keys.OBJECTS, keys.LAYOUTS):
             self._listed.update(self._destination.list(folder))
         for log in self._logs:

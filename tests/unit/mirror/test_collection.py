@@ -106,6 +106,42 @@ def test_what_was_forgotten_before_the_copy_heard_of_it_waits_for_the_grace_too(
     assert tree(there.copied) == tree(there.source)
 
 
+def test_a_mirror_that_is_started_for_each_look_deletes_what_the_source_has_forgotten():
+    there = Regions(8)
+    there.mirror.close()
+
+    def look() -> None:
+        with mirror(there.source, there.copied, policy=POLICY) as one:
+            one.catch_up()
+
+    look()
+    for _ in range(9):
+        there.collect()
+        there.push(1)
+        look()
+        there.wait(4 * HOUR)  # at each look the source has deleted, and forgotten, what it had retired at the last one
+    there.collect()
+    look()
+    before = {key for key in there.copied.objects if "/objects/" in key}
+    versions = {v for key in before for v in keys.versions_of(key.removeprefix(f"{RUN}/"))}
+    assert min(versions) > 8, "what was forgotten is gone a day later"
+    there.wait(DAY)
+    there.push(1)
+    late = {*there.collect()}
+    there.wait(HOUR + 5)
+    there.collect()
+    there.wait(10)
+    retired = {key for key in before if late.intersection(keys.versions_of(key.removeprefix(f"{RUN}/")))}
+    assert retired
+    assert not retired & there.source.objects.keys()
+    look()
+    assert retired <= there.copied.objects.keys(), "its readers have not heard of it for as long as the grace"
+    there.wait(HOUR + 5)
+    there.push(1)
+    look()
+    assert not retired & there.copied.objects.keys()
+
+
 def test_what_others_left_at_the_copy_goes_when_it_is_old():
     there = Regions(3)
     there.mirror.catch_up()

@@ -120,6 +120,56 @@ def test_verify_reads_back_and_replaces_what_is_damaged_at_the_copy():
     assert tree(copied) == tree(source)
 
 
+@pytest.mark.parametrize("act", ["damage", "lose"])
+def test_verify_sends_again_what_lies_beside_the_log_and_records_that_were_lost(act: str, tmp_path):
+    make_rounds(str(tmp_path), RUN, 2)
+    source = trained(9)
+    outer = {key: (tmp_path / key).read_bytes() for key in open_store(str(tmp_path)).list(f"{RUN}/outer/")}
+    source.objects |= outer
+    source.objects[f"{RUN}/{keys.countersignature_key(2)}"] = Countersignature(run=RUN, seq=2, record="a" * 64).seal()
+    copied = DictStore()
+    copy(source, copied)
+    records = {
+        key for key in tree(copied) if keys.record_seq(key.removeprefix(f"{RUN}/").removeprefix("outer/")) is not None
+    }
+    newest = {key for key in records if key.startswith(f"{RUN}/outer/")} or records
+    for key in {*tree(copied)} - {max(newest), max(records - newest)}:
+        if act == "lose":
+            del copied.objects[key]
+        elif key not in records:
+            copied.objects[key] = b"x" + copied.objects[key][1:]
+    assert any("/segments/" in key for key in source.objects)
+    copy(source, copied, verify=True)
+    assert tree(copied) == tree(source)
+
+
+def test_verify_names_a_damaged_record_and_puts_it_once_that_is_deleted():
+    source, copied = trained(9), DictStore()
+    copy(source, copied)
+    key = f"{RUN}/{keys.record_key(3)}"
+    copied.objects[key] = copied.objects[key][:-9]
+    copy(source, copied)
+    with pytest.raises(CorruptObject, match=r"log/000000000003\.json of dict:.* is damaged: .*--verify again"):
+        copy(source, copied, verify=True)
+    copied.objects[key] = copied.objects[f"{RUN}/{keys.record_key(2)}"]
+    with pytest.raises(Forked, match="record 3 of"):
+        copy(source, copied, verify=True)
+    del copied.objects[key]
+    copy(source, copied, verify=True)
+    assert tree(copied) == tree(source)
+
+
+def test_a_damaged_snapshot_at_the_copy_stops_nothing_and_is_copied_again():
+    source, copied = trained(9), DictStore()
+    copy(source, copied)
+    key = max(key for key in copied.objects if "/snapshots/" in key)
+    copied.objects[key] = b"x" + copied.objects[key][1:]
+    with mirror(source, copied) as one:
+        one.step()
+        one.step()
+    assert tree(copied) == tree(source)
+
+
 def test_a_damaged_source_object_is_told_of_and_stops_the_records_that_name_it():
     source, copied, events = trained(6), DictStore(), list[Event]()
     patch = state_of(source).patches_into(3)[0].object.key
