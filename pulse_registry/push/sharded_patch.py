@@ -12,7 +12,7 @@ import numpy as np
 
 from pulse_kernels import Cells
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict
+from pulse_registry.errors import Conflict, CorruptObject
 from pulse_registry.format.directory import Directory
 from pulse_registry.format.patch_coding import Coded, CoderChoice, PatchFile, class_pays, code_change
 from pulse_registry.format.patch_parts import in_parts, key_of_patch
@@ -95,7 +95,13 @@ class ShardedPatch:
         by_number = {one.group.number: one for one in asked}
 
         def code(number: int, base: Cells) -> None:
-            made = code_change(backend, by_number[number], "class", lambda: nullcontext([base]), timeline)
+            change = by_number[number]
+            if not np.array_equal(backend.gather(base, change.index), change.old):  # the coder relies on that
+                raise CorruptObject(
+                    f"the cells of group {number} that ranks sent are not those that they found changed. Nothing was "
+                    "committed"
+                )
+            made = code_change(backend, change, "class", lambda: nullcontext([base]), timeline)
             old = groups.get(number)
             groups[number] = made if old is None else min(old, made, key=lambda one: len(one.data))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import re
+import struct
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, RetentionPolicy, Slice
-from pulse_registry.errors import Conflict, Gone, PeerLost, StoreUnavailable
+from pulse_registry.errors import Conflict, CorruptObject, Gone, PeerLost, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
 from pulse_registry.peers.peers import Bytes
 from pulse_registry.push import sharded_keyframe
@@ -605,4 +607,32 @@ def test_changes_that_were_damaged_on_their_way_are_found_by_their_sums() -> Non
             return error
 
     assert "what was coded is not what the ranks found changed" in alike(outcomes(life, LocalGroup(2)), Conflict)
+    restored(store, wanted)
+
+
+def test_old_cells_that_were_damaged_on_their_way_are_found_before_they_are_coded_by_class() -> None:
+    """The coder counts the classes of the old cells, and then meets them in the group: there it writes as many."""
+    wanted, store = states(3), DictStore()
+
+    class Wire(WirePeers):
+        def exchange(self, parts: Sequence[Bytes], what: str = "") -> list[memoryview]:
+            sent = [bytearray(part) for part in parts]
+            if what == "changes" and self.broken and sent[0]:
+                fragments, cells = struct.unpack_from("<II", sent[0])
+                self.broken, at = False, 8 + 8 * fragments + 4 * cells
+                sent[0][at] ^= 64
+            return super().exchange([bytes(part) for part in sent], what)
+
+    def life(peers: LocalPeers) -> Any:
+        wire = Wire(peers)
+        with quick(store, peers=wire, coder="class") as registry:
+            registry.push(0, dealt(wanted[0], 2)[peers.rank])
+            wire.broken = peers.rank == 1
+            error = failed(registry, 1, dealt(wanted[1], 2)[peers.rank])
+            for step in (1, 2):
+                registry.push(step, dealt(wanted[step], 2)[peers.rank])
+            return error
+
+    found = alike(outcomes(life, LocalGroup(2)), CorruptObject)
+    assert re.search(r"the cells of group \d+ that ranks sent are not those that they found changed", found)
     restored(store, wanted)
