@@ -6,8 +6,10 @@ import fnmatch
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self
 
 from pulse_registry.errors import Fenced, InvalidArgument, NotFound, PulseError, StoreUnavailable
@@ -21,7 +23,10 @@ from pulse_registry.store import RetryStore, Store
 
 _logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 8
-"""Runs that are looked at at a time."""
+"""Runs that are brought up to date at a time, once."""
+_FOLLOWED_AT_ONCE: Final = 32
+"""Runs that are followed at a time: some of them may be copying for hours."""
+_LEAST_S: Final = 0.001
 _RUNS_S: Final = 30.0
 """How often a root is asked for new runs."""
 _TIDY_S: Final = 15.0
@@ -110,7 +115,7 @@ class Fleet:
         """Go on as records come, until ``stop`` is set; yield each look that found some, or failed for good.
 
         A store that fails is asked again. A run that has moved, or whose log is damaged or forked, is left
-        alone from then on.
+        alone from then on. One that takes long, as for a large keyframe, keeps no other one waiting.
 
         Raises:
             NotFound: no run matches.
@@ -119,27 +124,34 @@ class Fleet:
         """
         first: PulseError | None = None
         self._look_for_runs()
-        while not stop.is_set():
-            try:
-                self._look_for_runs()
-            except StoreUnavailable as error:
-                _logger.warning("%s; it is tried again", error)
-            left = [mirror for run, mirror in self._mirrors.items() if run not in self._ended]
-            for outcome in self._each(self._step, left):
-                if isinstance(outcome.error, StoreUnavailable):
-                    _logger.warning("run %s: %s; it is tried again", outcome.run, outcome.error)
-                elif outcome.error is not None:
-                    first = first or outcome.error
-                    self._ended.add(outcome.run)
-                    yield outcome
-                elif outcome.copied is not None and outcome.copied.records:
-                    yield outcome
-            if first is not None and self._ended >= self._mirrors.keys():
-                raise first
-            if len(left) == 1:
-                self._wait(left[0], poll_s, stop)
-            else:
-                stop.wait(poll_s)
+        with ThreadPoolExecutor(_FOLLOWED_AT_ONCE, "pulse-mirror-run") as pool:
+            under_way: dict[str, Future[Outcome]] = {}
+            while not stop.is_set():
+                try:
+                    self._look_for_runs()
+                except StoreUnavailable as error:
+                    _logger.warning("%s; it is tried again", error)
+                left = [mirror for run, mirror in self._mirrors.items() if run not in self._ended]
+                for mirror in left:
+                    if mirror.run not in under_way:
+                        under_way[mirror.run] = pool.submit(_outcome, self._step, mirror)
+                wait(under_way.values(), max(poll_s, _LEAST_S))
+                done = [run for run, future in under_way.items() if future.done()]
+                for outcome in self._told(under_way.pop(run).result() for run in done):
+                    if isinstance(outcome.error, StoreUnavailable):
+                        _logger.warning("run %s: %s; it is tried again", outcome.run, outcome.error)
+                    elif outcome.error is not None:
+                        first = first or outcome.error
+                        self._ended.add(outcome.run)
+                        yield outcome
+                    elif outcome.copied is not None and outcome.copied.records:
+                        yield outcome
+                if first is not None and self._ended >= self._mirrors.keys():
+                    raise first
+                if len(left) == 1 and not under_way:
+                    self._wait(left[0], poll_s, stop)
+                elif not under_way:
+                    stop.wait(poll_s)
 
     def _wait(self, mirror: Mirror, poll_s: float, stop: threading.Event) -> None:
         try:
@@ -160,18 +172,16 @@ class Fleet:
         return copied
 
     def _each(self, work: Callable[[Mirror], Copied], mirrors: list[Mirror]) -> Iterator[Outcome]:
-        def outcome(mirror: Mirror) -> Outcome:
-            try:
-                return Outcome(mirror.run, work(mirror))
-            except PulseError as error:
-                return Outcome(mirror.run, None, error)
-
         with parallel_map(_AT_ONCE, "pulse-mirror-run") as map_:
-            for found in map_(outcome, mirrors):
-                if isinstance(found.error, NotFound) and not is_name(self._runs):
-                    self._mirrors.pop(found.run).close()  # its first push may be under way: it is found again
-                else:
-                    yield found
+            yield from self._told(map_(partial(_outcome, work), mirrors))
+
+    def _told(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Yield what is to be told of; a folder that has no log is no run yet."""
+        for found in outcomes:
+            if isinstance(found.error, NotFound) and not is_name(self._runs):
+                self._mirrors.pop(found.run).close()  # its first push may be under way: it is found again
+            else:
+                yield found
 
     def _look_for_runs(self) -> None:
         """Make a mirror of each run that there is and whose name matches, if it is time to look."""
@@ -195,3 +205,10 @@ class Fleet:
     def _refuse_none(self) -> None:
         if not self._mirrors:
             raise NotFound(f"no run in {self._source.url} is called {self._runs}")
+
+
+def _outcome(work: Callable[[Mirror], Copied], mirror: Mirror) -> Outcome:
+    try:
+        return Outcome(mirror.run, work(mirror))
+    except PulseError as error:
+        return Outcome(mirror.run, None, error)

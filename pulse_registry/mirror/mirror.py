@@ -252,6 +252,8 @@ class Mirror:
             self._listed.update(self._destination.list(folder))
         for log in self._logs:
             self._blocked |= log.restore(() if self._verify else self._listed)
+        # No record to come names these, and a mirror of many runs has little memory.
+        self._listed.difference_update([*filter(self._run.copy.state.is_live, self._listed)])
 
     def _hold(self) -> None:
         """Ask the source to keep what leads from the copy's newest version to its own."""
