@@ -496,7 +496,7 @@ class Registry:
 
         It only reads: the patches of ``gap``, each once, and with ``weights`` a keyframe and all patches. It works with
         this registry's threads (``ComputeOptions(threads=1)`` where a trainer needs the others), and with about 300 MB
-        of memory, 450 MB with the weights, however large the model is.
+        of memory, 450 MB with the weights, however large the model is; where steps change most cells, up to 1 GB.
 
         Args:
             first: the version to begin with; None: the 1,000th before ``last``.

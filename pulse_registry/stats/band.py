@@ -22,6 +22,7 @@ from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.keyframe_slices import fetch_cells
+from pulse_registry.stats.counts import WINDOWS
 from pulse_registry.stats.group_walk import GroupStep, GroupWalk
 from pulse_registry.stats.steps import Step
 from pulse_registry.timeline import Timeline
@@ -29,10 +30,8 @@ from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import KeyframeRef
 
-BAND_BYTES = 128 << 20
-"""What the groups of a band take together, about, unless it is one group."""
-_BYTES_A_CHANGE = 80
-"""A changed cell of a step takes in what waits: twelve places and distances of 6 bytes, and what is made of them."""
+BAND_BYTES = 256 << 20
+"""What the groups of a band take at most, about, unless it is one group."""
 _BATCH_BYTES, _BATCH = 32 << 20, 32
 """Bytes, and number, of the steps whose patches are read side by side."""
 
@@ -49,17 +48,33 @@ def bands(geometry: Geometry, steps: Sequence[Step], *, weights: bool) -> list[r
         steps: that are to be walked.
         weights: whether cells are kept.
     """
-    share = max((leg.patch.changed for step in steps for leg in step.legs if leg.patch), default=0.0)
-    share /= max(1, geometry.cells)
+    # Which cells a keyframe changes nobody knows before; a trainer takes one where they are too many for a patch.
+    whole = any(step.legs[0].keyframe is not None for step in steps)
+    most = max((leg.patch.changed for step in steps for leg in step.legs if leg.patch), default=0)
+    share = 1.0 if whole else min(1.0, most / max(1, geometry.cells))
     found, first, nbytes = [], 0, 0.0
     for number, cells in enumerate(geometry.groups.cells.tolist()):
         width = geometry.groups.cell_type(number).width
-        needs = cells * (share * _BYTES_A_CHANGE + (width if weights else 0))
+        needs = cells * (bytes_a_cell(share, width) + (width if weights else 0))
         if number > first and nbytes + needs > BAND_BYTES:
             found.append(range(first, number))
             first, nbytes = number, 0.0
         nbytes += needs
     return [*found, range(first, len(geometry.groups))]
+
+
+def bytes_a_cell(share: float, width: int) -> float:
+    """Return what a cell takes in the walk of a group, where steps change this share of the cells.
+
+    That is: of each window that waits for its other half, where it was touched and what that came to, in the worst case
+    of steps that change other cells each; and of the step itself what it changes, and what is made of that.
+
+    Args:
+        share: from 0 to 1.
+        width: bytes of a cell.
+    """
+    waiting = sum(min(1.0, share * (length // 2)) for length in WINDOWS)
+    return waiting * (4 + 4 + width) + 4 * share * (4 + width)
 
 
 class Band:
@@ -173,7 +188,7 @@ class Band:
             held[:] = cells
 
         self._fetch(keyframe, take)
-        return {number: _end_to_end(pieces, self._walks[number].group) for number, pieces in found.items()}
+        return {number: _end_to_end(found.pop(number), walk.group) for number, walk in self._walks.items()}
 
     def _fetch(self, keyframe: KeyframeRef, take: Take) -> None:
         """Fetch the groups' cells in a keyframe; ``take`` gets them piece by piece, from any thread."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from blake3 import blake3
 
+from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
 from pulse_registry.stats.counts import Counts, ExponentCounts, StepStats, WindowStats
@@ -75,9 +76,10 @@ class Kept:
                 file.write(text)
             part.replace(self._path)
         except OSError as error:
+            raise InvalidArgument(f"{self._path} can't be written: {error.strerror or error}") from error
+        finally:
             if part is not None:
                 part.unlink(missing_ok=True)
-            raise InvalidArgument(f"{self._path} can't be written: {error.strerror or error}") from error
 
 
 def name_of(state: RunState, what: str, layout: str, versions: Iterable[int | None]) -> str:
@@ -125,15 +127,15 @@ def _step_of(row: Mapping[str, Any], step: Step, tensors: int) -> StepStats:
         _counts(row["changed"], tensors),
         None if again is None else _counts(again, tensors),
         None if flipped is None else _counts(flipped, tensors),
-        {dtype: _counts(counts) for dtype, counts in row["sizes"].items()},
+        {dtype: _counts(counts, CELL_TYPES[dtype].bits) for dtype, counts in row["sizes"].items()},
         None
         if exponents is None
         else {d: ExponentCounts(_counts(cells, 256), _counts(of, 256)) for d, (cells, of) in exponents.items()},
     )
 
 
-def _counts(numbers: Sequence[int], length: int | None = None) -> Counts:
+def _counts(numbers: Sequence[int], length: int) -> Counts:
     counts = np.array(numbers, np.int64)
-    if counts.ndim != 1 or (length is not None and len(counts) != length):
+    if counts.shape != (length,):
         raise ValueError(f"{counts.shape} counts")
     return counts

@@ -279,6 +279,10 @@ def test_the_older_version_comes_first() -> None:
         assert registry.stats(2, 2).total.share == 0
 
 
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("weights", [False, True])
 def test_with_a_file_only_new_steps_are_read(weights: bool, tmp_path: Path) -> None:
     counting, model, states = CountingStore(DictStore()), small_model(), dict[int, State]()
@@ -313,5 +317,16 @@ def test_with_a_file_only_new_steps_are_read(weights: bool, tmp_path: Path) -> N
             row["changed"] = [1]
         file.write_text(json.dumps(rows))
         check(registry.stats(0, weights=weights, keep=file), states, weights=weights)
+        rows = json.loads(file.read_text())
+        for number, row in enumerate(rows["rows"].values()):
+            if "sizes" in row:
+                row["sizes"] = ({"BF16": [1]}, {"none": [1] * 16})[number % 2]
+        file.write_text(json.dumps(rows))
+        check(registry.stats(0, weights=weights, keep=file), states, weights=weights)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Path, "replace", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                registry.stats(0, weights=weights, keep=file)
+        assert list(tmp_path.iterdir()) == [file]
         with pytest.raises(InvalidArgument, match="can't be written"):
             registry.stats(0, keep=tmp_path / "none" / "stats.json")
