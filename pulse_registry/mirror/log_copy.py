@@ -111,7 +111,7 @@ class LogCopy(Generic[Log]):
             each: reads many at a time.
 
         Raises:
-            CorruptObject: a record is damaged; a mirror deletes none.
+            CorruptObject: a record is damaged, and a mirror deletes none; or a service is to have one that was lost.
             Forked: one is another one than the source's.
             UnsupportedFormat, AccessDenied, StoreUnavailable: as ``bring``.
         """
@@ -119,9 +119,7 @@ class LogCopy(Generic[Log]):
         while batch := [*islice(records, _BATCH)]:
             self._meanwhile()
             for record, found in zip(batch, each(self._found, [record.seq for record in batch]), strict=True):
-                if found != record.sealed and (
-                    found is not None or not put_record(self._records, record.seq, record.sealed)
-                ):
+                if found != record.sealed and (found is not None or not self._put_lost(record)):
                     raise self._other(record.seq, found)
 
     def _found(self, seq: int) -> bytes | None:
@@ -129,6 +127,16 @@ class LogCopy(Generic[Log]):
             return read_document(self._records, keys.record_key(seq))
         except NotFound:
             return None
+
+    def _put_lost(self, record: FollowedRecord) -> bool:
+        try:
+            return put_record(self._records, record.seq, record.sealed)
+        except NotFound as error:
+            key = self.source.folder + keys.record_key(record.seq)
+            raise CorruptObject(
+                f"run {self._run!r}: {key} of {self._urls[1]} is gone, and a service takes none but the next: mirror "
+                "with --verify to the bucket itself"
+            ) from error
 
     def _other(self, seq: int, found: bytes | None) -> PulseError:
         try:

@@ -154,6 +154,17 @@ def test_what_is_damaged_at_the_copy_is_sent_again(copies: CopyStore, there: Dic
     assert tree(there) == tree(source)
 
 
+def test_a_record_that_a_copy_has_lost_is_put_into_the_bucket_itself(copies: CopyStore, there: DictStore) -> None:
+    source = trained(6)
+    copy(source, copies)
+    lost = f"{RUN}/{keys.record_key(2)}"
+    del there.objects[lost]
+    with pytest.raises(CorruptObject, match="is gone, and a service takes none but the next"):
+        copy(source, copies, verify=True)
+    copy(source, there, verify=True)
+    assert there.objects[lost] == source.objects[lost]
+
+
 def test_killed_at_some_requests_a_mirror_is_gone_on_with() -> None:
     source = trained(4)
     for nth in itertools.count(1, 23):
