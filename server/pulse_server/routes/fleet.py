@@ -29,7 +29,7 @@ PING_S: Final = 15
         200: answer(
             "`runs`: RunChanges, at the beginning all runs that are known, in several events if there are many; later "
             "those that have changed. A comment every 15 s.",
-            'event: runs\nid: 5c8f3f1c-7\ndata: {"whole":false,"total":200,"more":false,"runs":[]}\n\n',
+            'event: runs\nid: 5c8f3f1ce0b4d2a6-7-200\ndata: {"whole":false,"total":200,"more":false,"runs":[]}\n\n',
             "text/event-stream",
         )
     },
@@ -48,8 +48,7 @@ async def _events(root: RootRequest, place: Place) -> AsyncIterator[bytes]:
     try:
         with fleet.reading(root.who) as reader:
             while not service.stopping and (who := root.who_now()) is not None:
-                if who.runs != reader.who.runs:
-                    reader.who, place = who, Place()  # other runs than those that were told of
+                reader.who = who
                 place, told = fleet.read(place, who)
                 if told:
                     yield told

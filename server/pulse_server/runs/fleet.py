@@ -107,6 +107,7 @@ class Fleet:
         self._due: OrderedDict[str, None] = OrderedDict()
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._unreadable: dict[str, float] = {}
+        self._bare: set[str] = set()  # folders that were found to hold no log
         self._openers = asyncio.Semaphore(_OPENERS)
         self._readers: list[Reader] = []
         self._left_at = 0.0
@@ -149,8 +150,9 @@ class Fleet:
         """Return the runs that streams of somebody tell of: the first by name that they may read."""
         view = self._views.get(who.runs)
         if view is None:
-            first = [*islice((name for name in self._names if who.may("read", name)), MOST_RUNS + 1)]
-            view = self._views[who.runs] = View(frozenset(first[:MOST_RUNS]), len(first) > MOST_RUNS)
+            runs = (name for name in self._names if name not in self._bare and who.may("read", name))
+            first = [*islice(runs, MOST_RUNS + 1)]
+            view = self._views[who.runs] = View.of(who.runs, first[:MOST_RUNS], len(first) > MOST_RUNS)
         return view
 
     def read(self, place: Place, who: Principal) -> tuple[Place, bytes]:
@@ -193,18 +195,22 @@ class Fleet:
                 self._drop(run)
             self._lines.clear()
             self._unreadable.clear()
+            self._bare.clear()
+            self._views = {}
 
     async def _choose(self) -> None:
         """Begin to follow runs that are new, and end with those that are there no more."""
         with suppress(PulseError):  # what is known stays
             await self.refresh()
         there = frozenset(self._names)
+        self._bare &= there
         if gone := [name for name in (*self._runs, *self._unreadable) if name not in there]:
             for name in gone:
                 self._drop(name)
             self._waiters.wake()
         views = {reader.who.runs: self.view(reader.who) for reader in self._readers}
-        for name in chain.from_iterable(zip_longest(*(sorted(view.runs) for view in views.values()))):
+        bare = (name for name in sorted(self._bare) if any(reader.who.may("read", name) for reader in self._readers))
+        for name in chain(chain.from_iterable(zip_longest(*(sorted(view.runs) for view in views.values()))), bare):
             if len(self._runs) + len(self._opening) >= MOST_RUNS:
                 break
             if name is None or name in self._runs or name in self._opening:
@@ -225,14 +231,24 @@ class Fleet:
                     feed.on_news = self._due.setdefault
                     self._runs[name] = _Run(feed)
                     self._unreadable.pop(name, None)
+                    self._is_bare(name, False)
                     self._due.setdefault(name)
-        except NotFound:
-            pass  # a folder that is no run, or not yet
+        except NotFound:  # a folder that is no run, or not yet
+            self._is_bare(name, True)
         except PulseError:
             self._unreadable[name] = self._clock()
+            self._is_bare(name, False)
             self._put(name, run_line(unread_body(name), stale=True))
         finally:
             self._opening.pop(name, None)
+
+    def _is_bare(self, name: str, bare: bool) -> None:
+        """Count a folder among the runs, or not."""
+        if bare == (name in self._bare):
+            return
+        (self._bare.add if bare else self._bare.discard)(name)
+        self._views = {}
+        self._waiters.wake()
 
     def _drop(self, name: str) -> None:
         """Follow a run no more, and tell nothing of it."""

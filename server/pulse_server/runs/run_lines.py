@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
+
+from blake3 import blake3
 
 from pulse_schemas.api import RunChanges
 from pulse_server.transport.server_sent import event
@@ -20,29 +23,49 @@ EVENT_BYTES: Final = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The runs that a stream tells of; ``more``: its token may read further ones."""
+    """The runs that a stream tells of.
+
+    Attributes:
+        runs: their names.
+        more: whether its token may read further ones.
+        key: another one where other runs are seen than before, though their lines are old.
+    """
 
     runs: frozenset[str] = frozenset()
     more: bool = False
+    key: str = ""
+
+    @classmethod
+    def of(cls, patterns: Sequence[str], runs: Sequence[str], more: bool) -> Self:
+        """Return the view of tokens with these patterns: the first runs, sorted, that they may read.
+
+        All that they may read: then a run that comes in has a new line. Of the first ones, another may come in.
+        """
+        seen = [*patterns, "", *(runs if more else ())]
+        return cls(frozenset(runs), more, blake3("\n".join(seen).encode()).hexdigest(4))
 
 
 @dataclass(slots=True)
 class Place:
-    """Up to where a stream was told all: the change ``number`` of ``term``. Before its first event: none of ours."""
+    """Up to where a stream was told all: the change ``number`` of ``term``, and that there are ``total`` runs.
+
+    Before its first event: none of ours.
+    """
 
     term: str = ""
     number: int = 0
+    total: int = 0
 
     @classmethod
     def of(cls, text: str) -> Place:
         """Return the place that an event's id names; one before all events, if it is no id of ours."""
-        term, _, number = text.partition("-")
-        good = number.isascii() and number.isdecimal() and len(number) < 19
-        return cls(term, int(number)) if good else cls()
+        term, *numbers = text.split("-", 3)
+        good = all(number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers)
+        return cls(term, *map(int, numbers)) if good and len(numbers) == 2 else cls()
 
     def __str__(self) -> str:
         """Return it as the id of an event."""
-        return f"{self.term}-{self.number}"
+        return f"{self.term}-{self.number}-{self.total}"
 
 
 class RunLines:
@@ -79,7 +102,8 @@ class RunLines:
 
     def read(self, place: Place, view: View) -> tuple[Place, bytes]:
         """Return the event that follows a place, and the place after it; no bytes where nothing is to be told."""
-        whole = place.term != self._term or place.number > self._number
+        term, total = self._term + view.key, len(view.runs)
+        whole = place.term != term or place.number > self._number
         changed: list[tuple[int, str]] = []
         for run, (number, line) in reversed(self._lines.items()):
             if not whole and number <= place.number:
@@ -87,15 +111,15 @@ class RunLines:
             if run in view.runs:
                 changed.append((number, line))
         lines: list[str] = []
-        after = Place(self._term, self._number)
+        after = Place(term, self._number, total)
         room = EVENT_BYTES
         while changed and room > 0:
             number, line = changed.pop()
             lines.append(line)
             room -= len(line)
             after.number = number if changed else self._number
-        if not lines and not whole:
+        if not lines and not whole and place.total == total:
             return after, b""
-        told = RunChanges(whole=whole, total=len(view.runs), more=view.more, runs=())
+        told = RunChanges(whole=whole, total=total, more=view.more, runs=())
         head, _, tail = told.model_dump_json().rpartition("[]")
         return after, event("runs", f"{head}[{','.join(lines)}]{tail}", str(after))

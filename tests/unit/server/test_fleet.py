@@ -178,6 +178,20 @@ def test_a_run_whose_log_can_not_be_read_is_told_as_such(store: DictStore, scrip
         assert (told["seq"], told["latest"], told["summary"], told["stale"]) == (-1, None, None, True)
 
 
+def test_a_folder_that_holds_no_run_is_counted_no_more_until_it_does(
+    store: DictStore, scripts: dict[str, Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_CHOOSE_S", 0.05)
+    store.put("backups/a-file", b"")
+    with running(app_over(store)) as served, following(served) as stream:
+        stream.until_all(*RUNS)
+        while stream.seen[-1].data["total"] != 4:
+            stream.next()
+        fill(store, run_of(1, "backups"))
+        stream.until_all("backups", *RUNS)
+        assert stream.seen[-1].data["total"] == 5
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> TokenFile:
     return TokenFile(tmp_path / "tokens.json")
@@ -244,6 +258,24 @@ def test_what_a_token_may_is_checked_before_each_event(
         else:
             with pytest.raises(StopIteration):
                 stream.next()
+
+
+def test_a_stream_of_a_token_that_was_changed_meanwhile_begins_anew(
+    store: DictStore, scripts: dict[str, Script], tokens: TokenFile
+) -> None:
+    token, number = issue(tokens, "math-*")
+    clock = Clock()
+    with running(guarded(store, tokens, clock)) as served:
+        with following(served, **bearer(token)) as stream:
+            stream.until_all("math-1b", "math-7b")
+            last = stream.seen[-1].id
+        entry = next(entry for entry in tokens.read().tokens if entry.id == number)
+        tokens.remove(number)
+        tokens.add(entry.model_copy(update={"runs": ("code-*", "math-7b")}))
+        clock.seconds += 1
+        with following(served, **{"last-event-id": last or "", **bearer(token)}) as again:
+            assert again.next().data["whole"]
+            again.until_all("code-1b", "code-7b", "math-7b")
 
 
 class CountedClock(Clock):

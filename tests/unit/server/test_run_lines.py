@@ -132,12 +132,41 @@ def test_a_place_of_another_replica_or_of_nobody_begins_anew() -> None:
         "x",
         "-",
         f"{ours.term}-",
+        f"{ours.term}-{ours.number}",
+        f"{ours.term}-{ours.number}-6-6",
         f"{ours.term}-١",
         f"{ours.term}-1e3",
         "9" * 5000,
     ):
         assert lines.read(Place.of(text), ALL) == (ours, whole), text
     assert lines.read(Place.of(str(ours)), ALL) == (ours, b"")
+
+
+def test_whoever_comes_back_with_another_view_begins_anew() -> None:
+    lines, mine = RunLines(), View.of(("*",), NAMES, more=False)
+    for run in NAMES:
+        lines.put(run, line(run, 0))
+    place, _ = lines.read(Place(), mine)
+    assert lines.read(place, View.of(("*",), NAMES, more=False)) == (place, b"")
+    for other in (View.of(("a*", "b*"), "ab", more=False), View.of(("*",), NAMES, more=True)):
+        _, event = lines.read(place, other)
+        assert b'"whole":true' in event
+        assert event.count(b'"run"') == len(other.runs)
+    first = View.of(("*",), "abc", more=True)
+    place, _ = lines.read(Place(), first)
+    _, event = lines.read(place, View.of(("*",), "abd", more=True))  # the line of d is an old one
+    assert b'"whole":true' in event
+    assert b'"run": "d"' in event
+
+
+def test_how_many_runs_there_are_is_told_once_though_no_line_changed() -> None:
+    lines, view = RunLines(), View.of(("*",), "ab", more=False)
+    lines.put("a", line("a", 0))
+    place, event = lines.read(Place(), view)
+    assert b'"total":2' in event
+    place, event = lines.read(place, View.of(("*",), "a", more=False))
+    assert b'"whole":false,"total":1,"more":false,"runs":[]' in event
+    assert lines.read(Place.of(str(place)), View.of(("*",), "a", more=False)) == (place, b"")
 
 
 def test_a_root_without_runs_is_told_as_such() -> None:

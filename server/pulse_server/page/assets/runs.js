@@ -50,11 +50,11 @@ class RunsView {
 
   take(body) {
     if (this.#signal.aborted) return;
-    const before = this.#fleet.known;
+    const { known, total } = this.#fleet;
     const changed = this.#fleet.take(body);
     if (!this.#shown) this.#frame.main.replaceChildren(this.#view);
     this.#shown = true;
-    this.#draw(this.#fleet.known === before ? changed : null);
+    this.#draw(this.#fleet.known === known && this.#fleet.total === total ? changed : null);
   }
 
   // Draws once before the next frame, however much comes until then.
