@@ -31,6 +31,7 @@ class Crowd:
         self.site = Site()
         self.site.start()
         self.store = open_store(self.site.root)
+        self.store.put("backups/no-run", b"")  # a folder of something else
         self.scripts: dict[str, Script] = {}
         for number in range(MANY):
             script = run_of(0, f"run-{number:03d}")
@@ -207,6 +208,26 @@ def test_rows_with_all_that_is_said_are_within_the_accessibility_rules(
         found = Axe().run(page).response
         assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]] == [], scheme
     assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_headings_stay_in_sight_of_whoever_is_far_down_and_hide_no_focus(crowd: Crowd, open_tab: OpenTab) -> None:
+    page = open_all(crowd, open_tab)
+    heading, last = page.locator("[data-sort=run]"), page.locator(".runs a").last
+    last.focus()
+    expect(last).to_be_in_viewport()
+    expect(heading).to_be_in_viewport()
+    for _ in range(40):
+        page.keyboard.press("Shift+Tab")
+    places = page.evaluate("""() => [document.activeElement, document.querySelector("thead th")]
+        .map(node => node.getBoundingClientRect()).map(box => [box.top, box.bottom])""")
+    assert places[0][0] >= places[1][1], "the heading lies over the link that has the focus"
+
+
+def test_a_long_tag_is_told_within_its_cell(crowd: Crowd, open_tab: OpenTab) -> None:
+    crowd.tag("run-170", "t" * 64, 2)
+    page = open_all(crowd, open_tab)
+    expect(row(page, "run-170").locator(".tag")).to_have_text(f"{'t' * 64} 2")
+    assert page.evaluate("(table => table.scrollWidth - table.clientWidth)(document.querySelector('.table'))") <= 0
 
 
 def test_a_store_that_does_not_answer_is_told_at_first(crowd: Crowd, open_tab: OpenTab) -> None:
