@@ -167,8 +167,8 @@ ROWS = {
     "first push": Row(
         "first push of a run",
         first_push,
-        {"get": 4, "put": 7, "list": 2},
-        "hint, snapshots, record 0, twice, mark, what lies beyond; epoch, hint; layout, two shards, index; record",
+        {"get": 5, "put": 7, "list": 2},
+        "hint, snapshots, record 0, twice, mark, what lies beyond; epoch, mark, hint; layout, two shards, index; record",
     ),
     "push": Row("push of a patch", patch_push, {"put": 2}, "patch, record"),
     "keyframe": Row(
