@@ -53,7 +53,8 @@ def committed_head(ref: PatchRef, head: bytes) -> tuple[PatchHead, Directory]:
     if blake3(head).hexdigest() != ref.head_blake3:
         raise CorruptObject(f"{key}: the head's BLAKE3 differs from the one committed")
     parsed, directory = read_head(key, head, ref.size)
-    if (parsed.base, parsed.target, parsed.changed) != (ref.base, ref.target, ref.changed):
+    found = parsed.base, parsed.target, parsed.changed, directory.coder
+    if found != (ref.base, ref.target, ref.changed, ref.coder):
         raise CorruptObject(f"{key}: it is not the patch that the record names")
     return parsed, directory
 

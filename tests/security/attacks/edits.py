@@ -28,13 +28,13 @@ def group(edit: Callable[[GroupParts, PatchParts], None]) -> Forge:
     return forge
 
 
-def patch(edit: Callable[[PatchParts], None]) -> Forge:
-    """Change the directory or the header, and sign the patch."""
+def patch(edit: Callable[[PatchParts], None], **said: Any) -> Forge:
+    """Change the directory or the header, and what its record says of it besides, and sign the patch."""
 
     def forge(store: DictStore) -> None:
         parts = PatchParts(store)
         edit(parts)
-        parts.sign()
+        parts.sign(ref=lambda ref: ref.update(said))
 
     return forge
 

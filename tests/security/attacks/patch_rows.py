@@ -164,5 +164,6 @@ CLASS: Rows = {
         ),
         BaseMismatch,
     ),
-    "class words taken for gap words": (patch(lambda p: p.entries[0].__setitem__(3, 0)), CorruptObject),
+    "class words taken for gap words": (patch(lambda p: p.entries[0].__setitem__(3, 0), coder="gap"), CorruptObject),
+    "a record that says gap": (patch(lambda p: None, coder="gap"), CorruptObject),
 }

@@ -13,6 +13,7 @@ from blake3 import blake3
 from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.format.patch_head import read_head
 from pulse_schemas import PatchRef
 from tests.unit.format.forge import ENTRY, KEY, Forged, States, forged, joined, ref_to, two_states
@@ -43,6 +44,15 @@ def test_the_forged_patch_is_the_librarys_byte_for_byte(states: States, good: Fo
     file = states.encode("gap")
     assert (head, data) == (file.head, joined(file))
     assert set(parse(states, head, data).entries) == {0, 1, 2, 4, 5, 6}
+
+
+@pytest.mark.parametrize(("coder", "said"), [("gap", "class"), ("class", "gap")])
+def test_a_record_that_names_another_coder_is_of_another_patch(states: States, coder: CoderChoice, said: str):
+    """Routes go back over patches whose record says ``gap``, and merge them so: ``class`` has no way back."""
+    file = states.encode(coder)
+    ref = ref_to(file.head, joined(file), changed=file.changed, coder=said)
+    with pytest.raises(CorruptObject, match="not the patch that the record names"):
+        Patch.parse(states.geometry, ref, joined(file))
 
 
 Break = Callable[[Forged], Forged]
