@@ -168,7 +168,7 @@ ROWS = {
         "first push of a run",
         first_push,
         {"get": 5, "put": 7, "list": 2},
-        "hint, snapshots, record 0, twice, mark, what lies beyond; epoch, mark, hint; layout, two shards, index; record",
+        "hint, snapshots, record 0, twice, mark, what lies beyond; epoch, mark, hint; layout, shards, index; record",
     ),
     "push": Row("push of a patch", patch_push, {"put": 2}, "patch, record"),
     "keyframe": Row(
