@@ -90,11 +90,20 @@ def run(tmp_path: Path, pulse: Pulse, pushed_run: tuple[Path, list[Tensors]], mo
 
 def options_of(command: list[str], environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return what a command makes of its options and of the variables that it finds, without running it."""
-    program, name, *arguments = command
+    program, *words = command
     assert program == "pulse"
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    group: Any = get_command(app)
-    with group.commands[name].make_context(name, arguments) as context:
+    return parse(words)
+
+
+def parse(words: list[str]) -> dict[str, Any]:
+    """Return what a command, of which ``words`` are what follows ``pulse``, makes of its options; it does not run."""
+    command: Any = get_command(app)
+    name, arguments = "pulse", words
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        command = command.commands[name]
+    with command.make_context(name, arguments) as context:
         values: dict[str, Any] = context.params
     return values
