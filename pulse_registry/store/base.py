@@ -204,6 +204,6 @@ class Store(ABC):
         """Return the service that this store goes through, looking through wrappers; None if it goes to the bucket."""
         return None
 
-    def roots(self) -> Roots | None:
+    def roots(self) -> Roots[Store] | None:
         """Return what chooses among this store's roots, looking through wrappers; None if it has one."""
         return None

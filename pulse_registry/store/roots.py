@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from pulse_registry.store.base import Store
+S = TypeVar("S", covariant=True)
+"""A `Store`, which itself tells of its roots."""
 
 
-class Roots(Protocol):
+class Roots(Protocol[S]):
     """Chooses among roots that hold the same runs: one is a run's home, the others are copies: see `Store.roots`."""
 
     @property
-    def stores(self) -> Sequence[Store]:
+    def stores(self) -> Sequence[S]:
         """The roots, each by itself, the nearest first."""
 
     def nearest(self, run: str) -> int:
@@ -29,7 +29,7 @@ class Roots(Protocol):
         """
         ...
 
-    def home(self, run: str) -> Store:
+    def home(self, run: str) -> S:
         """Return the root that a run is written at, by itself, as ``write_at_home`` finds it.
 
         Raises:

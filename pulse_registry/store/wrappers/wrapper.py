@@ -76,6 +76,6 @@ class WrapperStore(Store):
         """Return the service that the wrapped store goes through, or None."""
         return self._store.gateway()
 
-    def roots(self) -> Roots | None:
+    def roots(self) -> Roots[Store] | None:
         """Return what chooses among the wrapped store's roots, or None."""
         return self._store.roots()
