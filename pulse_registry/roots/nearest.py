@@ -86,12 +86,13 @@ class NearestStore(Store):
         self._ends = Ends()
         self._lock = threading.Lock()
         self._homes: dict[str, int] = {}
+        self._finding: dict[str, threading.Lock] = {}
 
     def __repr__(self) -> str:
         """Show the roots."""
         return f"{type(self).__name__}({[root.url for root in self._roots]!r})"
 
-    def roots(self) -> Roots:
+    def roots(self) -> Roots[Store]:
         """Return this store, which has several."""
         return self
 
@@ -282,6 +283,10 @@ class NearestStore(Store):
 
     def _home(self, run: str) -> int:
         with self._lock:
+            found, finding = self._homes.get(run), self._finding.setdefault(run, threading.Lock())
+        if found is not None:
+            return found
+        with finding:  # of this run alone: a root that is slow to say keeps writers of others waiting for nothing
             found = self._homes.get(run)
             if found is None:
                 try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from pulse_registry.log import LogReader
 from pulse_registry.log.home import prove
 from pulse_registry.log.mirror_mark import write_mark
 from pulse_registry.roots import NearestStore, connect_roots, roots_of
-from pulse_registry.store import MemoryStore, PrefixStore, Presigner, SignedPut, Store
+from pulse_registry.store import MemoryStore, PrefixStore, Presigner, SignedPut, Store, WrapperStore
 from pulse_registry.store.elsewhere import asking_all_roots
 from pulse_registry.store.wrappers.run import RunStore
 from pulse_server.transport.urls import UrlSigner
@@ -22,6 +24,7 @@ from tests.security.signing.actors import history, record_at, writer
 from tests.support.clock import Clock
 from tests.support.records import RUN
 from tests.support.roots import Region
+from tests.support.waiting import HANG_S
 
 LENGTH = 12
 HISTORY = history(LENGTH - 1, signer=None)
@@ -295,6 +298,35 @@ def test_what_is_written_goes_to_the_root_that_is_no_copy_and_the_run_is_read_th
     pair.near.asked()
     reader.refresh()
     assert pair.near.asked() == []
+
+
+class Slow(WrapperStore):
+    """A root that says whether one run is a copy only once it was let to."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        super().__init__(store)
+        self.asked, self.may_say, self._key = threading.Event(), threading.Event(), f"{run}/{keys.MIRROR}"
+
+    def exists(self, key: str) -> bool:
+        if key == self._key:
+            self.asked.set()
+            assert self.may_say.wait(HANG_S)
+        return super().exists(key)
+
+
+def test_the_home_of_a_run_is_found_while_that_of_another_one_is_looked_for():
+    pair = Pair()
+    slow = Slow(pair.near, "slow")
+    store = NearestStore([slow, pair.far], clock=pair.clock, sleep=pair.clock.sleep)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(store.write_at_home, "slow")
+        assert slow.asked.wait(HANG_S)
+        try:
+            pool.submit(store.write_at_home, "other").result(HANG_S)
+            assert not first.done()
+        finally:
+            slow.may_say.set()
+        first.result(HANG_S)
 
 
 def test_a_run_that_is_nowhere_begins_at_the_first_root():
