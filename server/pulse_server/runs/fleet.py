@@ -143,7 +143,7 @@ class Fleet:
             StoreUnavailable: the store failed.
         """
         names = await self._list()
-        if names is not self._names:
+        if names != self._names:
             self._names, self._views = names, {}
 
     def view(self, who: Principal) -> View:

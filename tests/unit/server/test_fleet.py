@@ -275,6 +275,7 @@ def test_a_stream_of_a_token_that_was_changed_meanwhile_begins_anew(
         clock.seconds += 1
         with following(served, **{"last-event-id": last or "", **bearer(token)}) as again:
             assert again.next().data["whole"]
+            clock.seconds += fleet._CHOOSE_S  # runs that nobody has followed are looked for
             again.until_all("code-1b", "code-7b", "math-7b")
 
 
