@@ -180,8 +180,10 @@ class Puller:
     def _early(self, version: VersionName, into: Into) -> EarlyPatch | None:
         """Return what reads the next patch as soon as its record is known; None where it would not be wanted."""
         base = into.replica.version
-        if base is None or into.replace or into.sliced or (isinstance(version, int) and version <= base):
+        if base is None or into.replace or (isinstance(version, int) and version <= base):
             return None
+        if self._together is not None or into.sliced:
+            return None  # of slices' groups some are read
         early = EarlyPatch(self._context(), base)
         early.known(self._versions.seen)
         return early
