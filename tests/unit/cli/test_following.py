@@ -115,7 +115,7 @@ def test_a_line_leaves_out_what_a_terminal_has_no_room_for(
     fields = ("version 1", "a", "digest 0")
     assert line_of(fields) == "version 1  a  digest 0"  # a pipe has room for all
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((columns, 24)))
     assert line_of(fields) == "  ".join(fields[:shown])
 
 
