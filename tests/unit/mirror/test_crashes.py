@@ -156,7 +156,11 @@ def among_others(story: Story, copied: Watched) -> None:
 
 @pytest.mark.parametrize("side", ["source", "copy"])
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
-@pytest.mark.parametrize("stride", [173, pytest.param(3, marks=pytest.mark.slow)], ids=["some", "many"])
+@pytest.mark.parametrize(
+    "stride",
+    [173, pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
+    ids=["some", "many", "each"],
+)
 def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str, stride: int, monkeypatch):
     monkeypatch.setattr(log_copy, "_BATCH", 3)
     for nth in itertools.count(1, stride):
@@ -165,7 +169,11 @@ def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str
             return
 
 
-@pytest.mark.parametrize("stride", [331, pytest.param(3, marks=pytest.mark.slow)], ids=["some", "many"])
+@pytest.mark.parametrize(
+    "stride",
+    [331, pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
+    ids=["some", "many", "each"],
+)
 def test_so_it_is_with_another_mirror_and_a_writer_beside_it(stride: int):
     for nth in itertools.count(1, stride):
         if not tell(nth, "fail_after", "copy", among_others):
