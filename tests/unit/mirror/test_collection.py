@@ -130,7 +130,7 @@ def test_a_mirror_that_is_started_for_each_look_deletes_what_the_source_has_forg
     late = {*there.collect()}
     there.wait(HOUR + 5)
     there.collect()
-    there.wait(10)
+    there.wait(30)
     retired = {key for key in before if late.intersection(keys.versions_of(key.removeprefix(f"{RUN}/")))}
     assert retired
     assert not retired & there.source.objects.keys()

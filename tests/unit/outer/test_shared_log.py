@@ -59,13 +59,17 @@ def test_all_ranks_fold_what_the_coordinator_alone_reads(before: int) -> None:
 def test_what_was_handed_over_is_kept_by_no_rank() -> None:
     store = empty()
     started(store)
+    stores = [store, empty(), empty()]
 
-    def life(log: SharedOuterLog, rank: int) -> list[bytes]:
+    def begun(peers: LocalPeers) -> list[bytes]:
+        heard = HeardLog(stores[peers.rank], "run")
+        log = SharedOuterLog(heard, peers)
         for number in range(3):
             log.append(join(f"m{number}"))
-        return log._log.heard
+        return heard.heard
 
-    assert on_ranks([store, empty(), empty()], life) == [[]] * RANKS
+    group = LocalGroup(len(stores), timeout_s=NEVER_S)
+    assert [future.result() for future in run_ranks(begun, group)] == [[]] * RANKS
 
 
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
