@@ -49,6 +49,7 @@ class GroupWalk:
     Attributes:
         group: that is walked.
         cells: the group's, at the version that was reached; None: the weights are not followed.
+        waiting: of each length of windows, the one that waits for its other half.
     """
 
     def __init__(self, backend: Backend, group: Group) -> None:
@@ -57,7 +58,7 @@ class GroupWalk:
         self.cells: Cells | None = None
         self._backend = backend
         self._last: Index | None = None
-        self._waiting: dict[int, GroupWindow] = {}  # by length
+        self.waiting: dict[int, GroupWindow] = {}
         self._population: Counts | None = None
 
     def step(self, base: int, target: int, delta: Delta) -> GroupStep:
@@ -82,9 +83,9 @@ class GroupWalk:
         for length in WINDOWS:
             half = length // 2
             if window.target % length:
-                self._waiting[half] = window
+                self.waiting[half] = window
                 break
-            first = self._waiting.pop(half, None)
+            first = self.waiting.pop(half, None)
             if first is None or first.target != window.base:
                 break
             window = self._joined(first, window, union if half == 1 else None)

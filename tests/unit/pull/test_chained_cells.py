@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from pulse_kernels import get_backend
 from pulse_registry import PushOptions, Registry
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format.delta_step import DeltaStep, WrongBase
-from pulse_registry.format.sparse_update import Delta, SparseUpdate
+from pulse_registry.format.sparse_update import Delta, HostUpdate, SparseUpdate
 from pulse_registry.log.leg import Leg
 from pulse_registry.options import Options
+from pulse_registry.process.parallel import Map
 from pulse_registry.pull import chained_cells
 from pulse_registry.pull.chained_cells import DENSE_SHARE, ChainedCells, windows
 from pulse_registry.weights.arrays import Weights
@@ -310,15 +311,18 @@ def test_weights_that_are_not_the_base_are_refused_unchanged(registry: Registry)
 def test_weights_that_somebody_changes_while_differences_are_listed_are_refused(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, nears: bool
 ) -> None:
-    model, differing = model_of(STATES[0]), ChainedCells._differing
+    model, update = model_of(STATES[0]), ChainedCells.update
     registry.pull(0, into=model)
 
-    def then_changed(chained: ChainedCells, group: Group) -> int:
-        found = differing(chained, group)
-        model["w"][:] = (STATES[-1] if nears else ~STATES[-1]).reshape(300, 1000)
-        return found
+    def while_changed(chained: ChainedCells, map_: Map) -> HostUpdate | None:
+        def counted(function: Callable[[int], int], numbers: Sequence[int]) -> list[int]:
+            found = list(map_(function, numbers))
+            model["w"][:] = (STATES[-1] if nears else ~STATES[-1]).reshape(300, 1000)
+            return found
 
-    monkeypatch.setattr(ChainedCells, "_differing", then_changed)
+        return update(chained, counted)
+
+    monkeypatch.setattr(ChainedCells, "update", while_changed)
     with pytest.raises(BaseMismatch, match="not version 0"):
         registry.pull(LENGTH - 1, into=model)
 

@@ -32,7 +32,7 @@ def test_what_is_kept_of_a_group_takes_no_more_than_its_estimate(share: float, d
         index = np.sort((np.arange(at, at + changed) % cells).astype(np.uint32))
         walk.step(target - 1, target, Delta(index, np.ones(changed, np.uint16)))
         at += changed if disjoint else 0
-        waiting = walk._waiting.values()
+        waiting = walk.waiting.values()
         kept = {id(a): a.nbytes for w in waiting for a in (w.touched, w.net.index, w.net.distance)}
         assert sum(kept.values()) <= cells * bytes_a_cell(share, 2)
 
