@@ -89,7 +89,8 @@ def test_a_body_that_is_not_as_long_as_was_said_is_no_object(length: int) -> Non
     with served(missing, cut) as (_, store):
         with pytest.raises(NotFound):
             store.get(KEY)
-        with pytest.raises(StoreUnavailable, match=f"3 of {length}"):
+        # Releases of botocore differ in who notices it, and in what words.
+        with pytest.raises(StoreUnavailable, match=rf"3 of {length}\b|3 bytes read, {length - 3} more expected"):
             store.get(KEY)
 
 
