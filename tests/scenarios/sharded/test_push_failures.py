@@ -16,6 +16,7 @@ import pytest
 
 from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, RetentionPolicy, Slice
 from pulse_registry.errors import Conflict, CorruptObject, Gone, PeerLost, StoreUnavailable
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
 from pulse_registry.peers.peers import Bytes
 from pulse_registry.push import sharded_keyframe
@@ -592,21 +593,29 @@ class WirePeers(MortalPeers):
         return super().exchange(sent, what)
 
 
-def test_changes_that_were_damaged_on_their_way_are_found_by_their_sums() -> None:
-    """It fails if the sum of what was coded is not compared with that of what the ranks found."""
-    wanted, store = states(3), DictStore()
+def errors_over(wire: type[WirePeers], store: DictStore, wanted: Sequence[Any], coder: CoderChoice) -> list[Any]:
+    """Return what each of two ranks raises where a message of one is damaged; later pushes go on."""
 
     def life(peers: LocalPeers) -> Any:
-        wire = WirePeers(peers)
-        with quick(store, peers=wire, coder="gap") as registry:
+        broken = wire(peers)
+        with quick(store, peers=broken, coder=coder) as registry:
             registry.push(0, dealt(wanted[0], 2)[peers.rank])
-            wire.broken = peers.rank == 1
+            broken.broken = peers.rank == 1
             error = failed(registry, 1, dealt(wanted[1], 2)[peers.rank])
             for step in (1, 2):
                 registry.push(step, dealt(wanted[step], 2)[peers.rank])
             return error
 
-    assert "what was coded is not what the ranks found changed" in alike(outcomes(life, LocalGroup(2)), Conflict)
+    return outcomes(life, LocalGroup(2))
+
+
+def test_changes_that_were_damaged_on_their_way_are_found_by_their_sums() -> None:
+    """It fails if the sum of what was coded is not compared with that of what the ranks found."""
+    wanted, store = states(3), DictStore()
+
+    assert "what was coded is not what the ranks found changed" in alike(
+        errors_over(WirePeers, store, wanted, "gap"), Conflict
+    )
     restored(store, wanted)
 
 
@@ -623,16 +632,6 @@ def test_old_cells_that_were_damaged_on_their_way_are_found_before_they_are_code
                 sent[0][at] ^= 64
             return super().exchange([bytes(part) for part in sent], what)
 
-    def life(peers: LocalPeers) -> Any:
-        wire = Wire(peers)
-        with quick(store, peers=wire, coder="class") as registry:
-            registry.push(0, dealt(wanted[0], 2)[peers.rank])
-            wire.broken = peers.rank == 1
-            error = failed(registry, 1, dealt(wanted[1], 2)[peers.rank])
-            for step in (1, 2):
-                registry.push(step, dealt(wanted[step], 2)[peers.rank])
-            return error
-
-    found = alike(outcomes(life, LocalGroup(2)), CorruptObject)
+    found = alike(errors_over(Wire, store, wanted, "class"), CorruptObject)
     assert re.search(r"the cells of group \d+ that ranks sent are not those that they found changed", found)
     restored(store, wanted)
