@@ -120,12 +120,15 @@ def test_where_the_store_fails_once_all_ends_with_the_bits_of_no_failure(action:
 @EVERY_CALL
 @pytest.mark.parametrize("action", slow_but(["fail_after"], ["fail_before", "fail_after"]))
 def test_where_a_trainer_dies_the_next_round_closes_and_it_comes_back(action: FaultAction, every: bool) -> None:
-    for at in places(clean()[0], every):
+    calls = clean()[0]
+    for at in places(calls, every):
         victim = Victim(at, action, Died)
         party, trainers = victim.begin()
         with suppress(Died):  # a publisher's thread may die alone, after the last round
             victim.work(trainers)
-        assert len(victim.calls) >= at
+        if len(victim.calls) < at:  # whose keyframes, which a thread commits, come after the look at their version
+            assert len(calls) - at < sum("objects/keyframe/" in key for _, key in calls)
+            continue
         others = trainers[1:]
         for one in others:  # the round at which it died, whether its part is in or not
             if one.outer.member.contributed is None and one.outer.round == one.outer.applied:
