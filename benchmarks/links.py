@@ -3,6 +3,9 @@
 Trainer, worker and a real S3 server on one machine, with a link between them and it (see ``link``); the worker pulls
 as soon as the push returns. The others move as little as they can through the same store client: one object a step,
 and a small one that names it, which a worker reads first; no log, no hash, no check. Nobody overlaps steps.
+
+What the default takes is told in parts, too: the same steps through memory are its own time, and the requests that it
+made, made again by themselves, are the network's and the server's.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 from benchmarks.common_format import XorZstd
 from benchmarks.link import Link, over
 from benchmarks.push_pull import CODERS
+from benchmarks.requests import Request, RequestStore, make_again
 from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
@@ -28,13 +32,16 @@ from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import RetryStore, Store, open_store
+from pulse_registry.store import MemoryStore, RetryStore, Store, open_store
 from tests.support.servers import S3Bucket, S3Server
 
 LINKS = (Link("1 Gbit/s", 1000, 0.0), Link("200 Mbit/s, 50 ms", 200, 25.0))
 """The second: 50 ms for a round trip."""
 TITLE = "End to end under slow links"
 FULL, COMMON = "full sync", "XOR + zstd-1"
+OWN, BARE = "auto, through memory", "auto, its requests alone"
+REQUESTS_LIMIT = 1.5
+"""What push and pull may take beyond their own time, of the time of their requests alone."""
 
 
 class Sync(Protocol):
@@ -55,11 +62,13 @@ class Sync(Protocol):
 class ByRegistry:
     """The library: a push and a pull into live weights."""
 
-    def __init__(self, coder: CoderChoice, states: States, url: str, stack: ExitStack) -> None:
-        self.name: str = coder
+    def __init__(
+        self, name: str, coder: CoderChoice, states: States, sending: Store, receiving: Store, stack: ExitStack
+    ) -> None:
+        self.name = name
         options = PushOptions(coder=coder, dtype="keep", keyframe_share=1e9)
-        self._trainer = stack.enter_context(Registry(open_store(url), "bench", Options(push=options)))
-        self._worker = stack.enter_context(Registry(open_store(url), "bench"))
+        self._trainer = stack.enter_context(Registry(sending, "bench", Options(push=options)))
+        self._worker = stack.enter_context(Registry(receiving, "bench"))
         self._weights = Live(states)
         self._model = self._weights.model()
 
@@ -173,19 +182,31 @@ def measure_link(link: Link, server: S3Server, states: States, threads: int, rep
         def url(name: str) -> str:
             return S3Bucket(S3Server(server.name, endpoint), bucket.name).url(f"{name}-{uuid.uuid4().hex[:8]}")
 
-        live = Live(states)
-        common = ByXor(states, url("xor"), threads, stack)
-        ours = [ByRegistry(coder, states, url(coder), stack) for coder in CODERS]
-        ways: list[Sync] = [*ours, common, ByFullSync(states, url("full"))]
-        found = {way.name: Found() for way in ways}
+        def made(coder: CoderChoice, place: str) -> ByRegistry:
+            sending, receiving = requests[coder] = RequestStore(open_store(place)), RequestStore(open_store(place))
+            return ByRegistry(coder, coder, states, sending, receiving, stack)
+
+        requests: dict[str, tuple[RequestStore, RequestStore]] = {}
+        live, memory = Live(states), MemoryStore(uuid.uuid4().hex)
+        common, places = ByXor(states, url("xor"), threads, stack), {coder: url(coder) for coder in CODERS}
+        ours = [made(coder, place) for coder, place in places.items()]
+        own = ByRegistry(OWN, "auto", states, memory, memory, stack)
+        ways: list[Sync] = [*ours, own, common, ByFullSync(states, url("full"))]
+        found = {way.name: Found() for way in ways} | {BARE: Found()}
+        bare = RetryStore(open_store(places["auto"]))
         for way in ways:
             found[way.name].first_s = seconds(lambda: _bring(way, 0, live, Found()))  # noqa: B023
+        for one in (one for both in requests.values() for one in both):
+            one.taken()  # the whole state
         for step, state in enumerate(visits(len(states.steps), repeats)[:repeats], 1):
             live.go(state)
             for way in ways:
                 mine = found[way.name]
                 mine.seconds.append(seconds(lambda: _bring(way, step, live, mine)))  # noqa: B023
                 _check(way, live)
+                asked = [one.taken() for one in requests.get(way.name, ())]
+                if way.name == "auto":
+                    found[BARE].seconds.append(seconds(lambda: _ask_again(bare, step, asked)))  # noqa: B023
             common.followed(live)
     bucket.remove()
     return found
@@ -201,12 +222,14 @@ def link_rows(link: Link, found: dict[str, Found]) -> list[Row]:
     for name, mine in found.items():
         what = f"{link.name}: {name}, push to weights changed"
         rows.append(Row(f"{link.name}.{name}", what, median(name), "s"))
-        rows.append(
-            Row(f"{link.name}.{name}.mb", f"{link.name}: {name}, stored", statistics.median(mine.nbytes) / 1e6, "MB")
-        )
+        stored = statistics.median(mine.nbytes) / 1e6 if mine.nbytes else 0.0
+        rows.append(Row(f"{link.name}.{name}.mb", f"{link.name}: {name}, stored", stored, "MB"))
     for name in (COMMON, FULL):
         what = f"{link.name}: auto, the default, against {name}"
         rows.append(Row(f"{link.name}.against.{name}", what, median("auto") / median(name), "x"))
+    what = f"{link.name}: auto, less its own time, against its requests alone"
+    beyond = (median("auto") - median(OWN)) / median(BARE)
+    rows.append(Row(f"{link.name}.against.{BARE}", what, beyond, "x", "at most", REQUESTS_LIMIT))
     return rows
 
 
@@ -249,6 +272,12 @@ def links_document(
 def _bring(way: Sync, step: int, live: Live, found: Found) -> None:
     found.nbytes.append(way.send(step, live))
     way.receive()
+
+
+def _ask_again(store: Store, step: int, asked: Sequence[Sequence[Request]]) -> None:
+    """Make the requests of a push again, then those of a pull; nothing is put that another one reads."""
+    for requests in asked:
+        make_again(store, requests, f"again-{step}/")
 
 
 def _check(way: Sync, live: Live) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.link import Bucket, Link, LinkProxy, over
-from benchmarks.links import links_document
+from benchmarks.links import BARE, OWN, links_document
 from benchmarks.push_pull import CODERS
 from benchmarks.synthetic import synthetic_states
 from tests.support.clock import Clock
@@ -108,10 +108,11 @@ def test_every_way_brings_every_step_to_the_worker(moto: S3Server, monkeypatch: 
     document = links_document(states, links, moto, threads=1, repeats=2, say=lambda _: None)
     rows = {row["key"]: row["value"] for row in document["rows"]}
     for link in document["links"]:
-        assert set(link["ways"]) == {*CODERS, "XOR + zstd-1", "full sync"}
+        assert set(link["ways"]) == {*CODERS, OWN, BARE, "XOR + zstd-1", "full sync"}
         for name, found in link["ways"].items():
             assert len(found["seconds"]) == 2
             assert rows[f"{link['name']}.{name}"] > 0
         full, gap = link["ways"]["full sync"]["bytes"], link["ways"]["gap"]["bytes"]
         assert all(states.nbytes < size < 1.1 * states.nbytes for size in full)
         assert all(size < states.nbytes // 10 for size in gap)
+        assert f"{link['name']}.against.{BARE}" in rows
