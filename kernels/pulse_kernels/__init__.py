@@ -13,7 +13,7 @@ Examples:
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
 from pulse_kernels.cpu.cached_loops import loops_cached, loops_exposed, loops_folder
 from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
-from pulse_kernels.format.group import GROUP_BYTES, CoderName, decode_group, encode_group, move_group
+from pulse_kernels.format.group import GROUP_BYTES, CoderName, decode_group, encode_group, move_group, step_group
 from pulse_kernels.permissions import other_writers
 from pulse_kernels.protocol import Backend, BackendName
 from pulse_kernels.select import get_backend
@@ -42,5 +42,6 @@ __all__ = [
     "loops_folder",
     "move_group",
     "other_writers",
+    "step_group",
     "warm_up_ahead",
 ]

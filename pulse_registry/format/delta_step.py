@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pulse_kernels import Backend, Cells, Index
+from pulse_kernels import Backend, Cells, Index, Spans, SpanTable
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.weights.cell_space import Group
@@ -28,6 +28,8 @@ Decode = Callable[[list[Cells] | None], Delta]
 """Returns a delta, from the group's cells as they are before it where it needs them."""
 Move = Callable[[Cells], tuple[Digest, Digest]]
 """Moves all cells of a group by a delta, in place; returns the sums of h over those that it moves, before and after."""
+Look = Callable[[Spans], SparseUpdate]
+"""Returns what a delta makes of a group's cells, which are only read, with both sums of h."""
 
 
 class WrongBase(Exception):
@@ -45,6 +47,7 @@ class DeltaStep:
         before, after: the sums of h over its cells, as committed.
         in_part: only some of these cells are at hand, so that there is nothing to compare with the sums.
         move: does what decoding and a walk do, in less time; None: there is no such way.
+        look: does what decoding and a look at the cells do, in less time; None: there is no such way.
     """
 
     decode: Decode
@@ -54,6 +57,7 @@ class DeltaStep:
     after: Digest
     in_part: bool = False
     move: Move | None = None
+    look: Look | None = None
 
 
 class GroupCells(Protocol):
@@ -65,6 +69,10 @@ class GroupCells(Protocol):
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end."""
+        ...
+
+    def where(self, group: Group) -> SpanTable | None:
+        """Return where the group's cells are; None if not all of them are in memory, in runs."""
         ...
 
     def copy_of(self, group: Group) -> Cells:
@@ -105,9 +113,13 @@ def patch_step(
         with decoding(entry.size):
             return patch.move(backend, group, cells)
 
+    def look(cells: Spans) -> SparseUpdate:
+        with decoding(entry.size):
+            return patch.look(backend, group, cells)
+
     sums = (entry.new_sum, entry.old_sum) if inverse else (entry.old_sum, entry.new_sum)
     at_once = move if entry.coder == "gap" and not inverse else None
-    return DeltaStep(decode, entry.coder == "class", entry.changed, *sums, move=at_once)
+    return DeltaStep(decode, entry.coder == "class", entry.changed, *sums, move=at_once, look=None if inverse else look)
 
 
 def join_steps(backend: Backend, group: Group, base: GroupCells, steps: Sequence[DeltaStep]) -> SparseUpdate:
@@ -124,6 +136,11 @@ def join_steps(backend: Backend, group: Group, base: GroupCells, steps: Sequence
         cells, spans = base.copy_of(group), base.spans(group)
         walk_steps(backend, group, [cells], steps)
         return taken_back(backend, group, spans, np.split(cells, np.cumsum([len(span) for span in spans])[:-1]))
+    where = base.where(group)
+    if len(steps) == 1 and steps[0].look is not None and where is not None:
+        change = steps[0].look(where)
+        _check(steps[0], *change.sums(backend))
+        return change
     deltas = [step.decode(base.spans(group) if step.needs_base else None) for step in steps]
     if len(steps) == 1:
         index = deltas[0].index

@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 import numpy as np
 from blake3 import blake3
 
-from pulse_kernels import Backend, Cells, CodecError, RankError, decode_group, move_group
+from pulse_kernels import Backend, Cells, CodecError, RankError, Spans, decode_group, move_group, step_group
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
 from pulse_registry.format.directory import Directory
 from pulse_registry.format.patch_head import committed_head
 from pulse_registry.format.patch_parts import Places
-from pulse_registry.format.sparse_update import Delta
+from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.verified_read import verified
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -130,6 +130,20 @@ class Patch:
         entry, data = self.entries[group.number], self.coded(group.number)
         with self._naming(group):
             return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
+
+    def look(self, backend: Backend, group: Group, cells: Spans) -> SparseUpdate:
+        """Check and decode one group that the directory names, and find what it makes of its cells; they are only read.
+
+        Its bytes are let go of.
+
+        Raises:
+            CorruptObject, BaseMismatch, StoreUnavailable: as ``decode``.
+        """
+        entry, data = self.entries[group.number], self.coded(group.number)
+        with self._naming(group):
+            of = entry.coder, group.cell_type, group.cells, entry.changed
+            index, old, new, *sums = step_group(backend, *of, data, cells, group.start)
+            return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
 
     def move(self, backend: Backend, group: Group, cells: Cells) -> tuple[Digest, Digest]:
         """Move all cells of a group, in place, by what coder ``gap`` has of it, as it is decoded; its bytes are let go.

@@ -67,7 +67,7 @@ class ChainedCells:
             WrongBase: a step does not fit the cells that it finds.
         """
         if not self._base.plain:
-            steps = [replace(step, decode=self._exact(group, step.decode), move=None) for step in steps]
+            steps = [replace(step, decode=self._exact(group, step.decode), move=None, look=None) for step in steps]
         held = self._lists.get(group.number)
         changed = sum(step.changed for step in steps) + (0 if held is None else len(held.index))
         width = group.cell_type.width

@@ -277,7 +277,10 @@ class SlicedDestination:
             step = patch_step(self._backend, group, patch, inverse=inverse, decoding=decoding.of)  # type: ignore[arg-type]
             if self.slices.holds(group):
                 return step
-            return replace(step, decode=lambda base: held.restrict(group, step.decode(base)), in_part=True, move=None)
+            whole = step.decode
+            return replace(
+                step, decode=lambda base: held.restrict(group, whole(base)), in_part=True, move=None, look=None
+            )
 
         return made
 

@@ -244,9 +244,15 @@ class NumbaBackend:
 
     def move_coded(self, coded: Coded, cells: Cells, cell_type: CellType, start: int) -> tuple[Lanes, Lanes]:
         """See ``Backend.move_coded``."""
-        sums = np.zeros(4, np.uint64)
-        self._coding.move_coded(coded, cells, cell_type, start, (*_tables(), sums))
+        sums, spans = np.zeros(4, np.uint64), _table([cells], cell_type.width, write=True)
+        self._coding.walk_coded(coded, spans, cell_type, start, (*_tables(), sums), write=True)
         return _lanes(sums)
+
+    def step_coded(self, coded: Coded, spans: Spans, cell_type: CellType, start: int) -> Advanced:
+        """See ``Backend.step_coded``."""
+        sums, table_ = np.zeros(4, np.uint64), _table(spans, cell_type.width)
+        found = self._coding.walk_coded(coded, table_, cell_type, start, (*_tables(), sums), write=False)
+        return *found, *_lanes(sums)
 
     def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
         """See ``Backend.inward``."""

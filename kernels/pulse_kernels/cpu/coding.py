@@ -14,6 +14,7 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.compile import compiled
 from pulse_kernels.cpu.loops import frequencies, rans
 from pulse_kernels.cpu.loops.frequencies import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
+from pulse_kernels.cpu.loops.moving import PAIR, ROOM
 from pulse_kernels.cpu.loops.rans import CHANGE_WORDS, STREAM_WORDS
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.frequencies import BOUNDS, WEIGHTS
@@ -22,6 +23,7 @@ from pulse_kernels.format.group_bytes import CONTEXTS, MOST_CLASSES
 from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.format.symbols import GAP_TOKENS, most_value_symbols
 from pulse_kernels.protocol import Coded, Kinds
+from pulse_kernels.spans import SpanTable
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -152,22 +154,45 @@ class NumbaCoding:
             raise CodecError(_FAULTS[fault])
         return gaps, steps.astype(cell_type.dtype, copy=False)
 
-    def move_coded(
-        self, coded: Coded, cells: Cells, cell_type: CellType, start: int, digest: tuple[npt.NDArray[Any], ...]
-    ) -> None:
-        """See ``Backend.move_coded``; ``digest`` is what the loop ``digest_sparse`` gets last: of h, and the sums."""
+    def walk_coded(
+        self,
+        coded: Coded,
+        spans: SpanTable,
+        cell_type: CellType,
+        start: int,
+        digest: tuple[npt.NDArray[Any], ...],
+        *,
+        write: bool,
+    ) -> tuple[Index, Cells, Cells]:
+        """Decode changes of ``gap`` and look at the cells that they change; with ``write``, change them.
+
+        Args:
+            coded: by ``gap``.
+            spans: of all cells of the group.
+            cell_type: of the cells.
+            start: the flat index of the first one.
+            digest: what the loop ``digest_sparse`` gets last: of h, and the sums, to which those of the changes are
+                added.
+            write: whether the cells are changed; then what is returned is nothing.
+
+        Returns:
+            Index, old and new cells.
+        """
         rows, tables = self._tables(coded, cell_type)
-        width, pair = cell_type.width, 2 * CHUNK
-        fault = compiled("move_coded", width)(
+        width, none = cell_type.width, np.empty(0, cell_type.dtype)
+        changed = int(coded.counts[0])
+        room = min(changed, ROOM) if write else changed
+        found = np.empty(room, np.uint32), np.empty(room, cell_type.dtype), np.empty(room, cell_type.dtype)
+        fault = compiled("walk_coded", width)(
             *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes, rows),
             *(table.reshape(-1) for table in tables),
-            *(cell_type.bits, int(coded.counts[0]), cells, *order_masks(cell_type), start, max(1, width // 2)),
-            *digest,
-            *(np.empty((2, pair), np.uint32), np.empty((2, pair), _wide(cell_type))),
-            *(np.empty(pair, np.uint32), np.empty((2, pair), cell_type.dtype)),
+            *(cell_type.bits, changed, spans.at, spans.ends, none, write, *order_masks(cell_type)),
+            *(start, max(1, width // 2), *digest),
+            *(np.empty((2, PAIR), _wide(cell_type)), np.empty(PAIR, np.uint32), np.empty(PAIR, np.uint64), *found),
         )
         if fault != rans.OK:
             raise CodecError(_FAULTS[fault])
+        return found
 
     def _tables(self, coded: Coded, cell_type: CellType) -> tuple[Kinds, tuple[npt.NDArray[Any], ...]]:
         """Return the gap table of each class or context, and the tables of gaps and of values: places and slots.

@@ -81,7 +81,7 @@ def loops_of(width: int) -> Iterator[tuple[str, int]]:
         yield name, width
     for name in ("encode", "decode"):
         yield name, 2 if width == 2 else 8
-    yield "move_coded", width
+    yield "walk_coded", width
     for name in ("address", "address_to_write", "gather", "scatter"):
         yield name, 4
     for name in ("union", "locate", "add_up", "store_tables", "read_tables"):
@@ -211,10 +211,11 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
             *(_INT, _write(_U32), _write(cell), _write(_U32)),
         ),
-        "move_coded": (
+        "walk_coded": (
             *(_read(_U16), _read(_U16), _read(_U8), *(2 * (_read(_U32), _read(_U8))), _INT, _INT),
-            *(_write(cell), cell, cell, _INT, _INT, *tables),
-            *(_write(_U32, 2), _write(cell if width == 2 else _U64, 2), _write(_U32), _write(cell, 2)),
+            *(*places, _write(cell), types.boolean, cell, cell, _INT, _INT, *tables),
+            *(_write(cell if width == 2 else _U64, 2), _write(_U32), _write(_U64)),
+            *(_write(_U32), _write(cell), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
         "link_edges": (_read(_INT), _read(_INT), _read(types.boolean), _INT, _write(_I32), _write(_I32)),
@@ -261,7 +262,7 @@ _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_m
 _inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
 _inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "read_out")
 _inline(rans, "_next_table", "take_pair")
-_inline(moving, "_add_up", "_move")
+_inline(moving, "_add_up", "_locate", "_move")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")

@@ -23,7 +23,8 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import parameters_of
 from pulse_kernels.format.group_bytes import LAST_CLASS, join, split
-from pulse_kernels.protocol import Backend, Coded, Lanes
+from pulse_kernels.protocol import Advanced, Backend, Coded, Lanes
+from pulse_kernels.spans import Spans
 
 GROUP_BYTES = 16 * 2**20
 """Cells of one group take at most this many bytes."""
@@ -90,13 +91,12 @@ def decode_group(
         RankError: (``class``) they don't fit these base cells.
     """
     coded = _split(coder, cell_type, cells, changed, data)
-    places, steps = backend.decode_changes(coded, cell_type, cells)
     if coder == "gap":
-        return places, steps
+        return backend.decode_changes(coded, cell_type, cells)
     if base is None:
         raise ValueError("the class coder needs the base cells")
-    index, source, old = backend.class_select(base, coded.counts, places, cell_type, coded.first, len(coded.counts))
-    return index, backend.inward(old, source, steps, cell_type)
+    index, distance, _ = _selected(backend, coded, cell_type, cells, base)
+    return index, distance
 
 
 def move_group(
@@ -111,6 +111,51 @@ def move_group(
         CodecError: the bytes break a rule of the format; some cells are moved.
     """
     return backend.move_coded(_split("gap", cell_type, len(cells), changed, data), cells, cell_type, start)
+
+
+def step_group(
+    backend: Backend,
+    coder: CoderName,
+    cell_type: CellType,
+    cells: int,
+    changed: int,
+    data: bytes | memoryview,
+    base: Spans,
+    start: int,
+) -> Advanced:
+    """Return what the changes of a group make of its cells, which are only read and looked at once each.
+
+    Args:
+        backend: computes.
+        coder: of the group.
+        cell_type: of all cells.
+        cells: how many of them.
+        changed: how many changes there are.
+        data: the coded group.
+        base: the cells, all of them.
+        start: the flat index of the first cell.
+
+    Returns:
+        Index, old and new cells, and the sums of h over the old and over the new ones.
+
+    Raises:
+        CodecError, RankError: as ``decode_group``.
+    """
+    coded = _split(coder, cell_type, cells, changed, data)
+    if coder == "gap":
+        return backend.step_coded(coded, base, cell_type, start)
+    index, distance, old = _selected(backend, coded, cell_type, cells, base)
+    new = backend.move(old, distance, cell_type)
+    return index, old, new, *backend.digest_changes(index, old, new, start)
+
+
+def _selected(
+    backend: Backend, coded: Coded, cell_type: CellType, cells: int, base: Spans
+) -> tuple[Index, Cells, Cells]:
+    """Decode changes that are coded by ``class``: return (index, distance, old)."""
+    ranks, steps = backend.decode_changes(coded, cell_type, cells)
+    index, source, old = backend.class_select(base, coded.counts, ranks, cell_type, coded.first, len(coded.counts))
+    return index, backend.inward(old, source, steps, cell_type), old
 
 
 def _split(coder: CoderName, cell_type: CellType, cells: int, changed: int, data: bytes | memoryview) -> Coded:

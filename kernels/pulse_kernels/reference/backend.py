@@ -212,6 +212,11 @@ class ReferenceBackend:
         """See ``Backend.move_coded``."""
         return self.move_spans([cells], *self.decode_changes(coded, cell_type, len(cells)), cell_type, start)
 
+    def step_coded(self, coded: Coded, spans: Spans, cell_type: CellType, start: int) -> Advanced:
+        """See ``Backend.step_coded``."""
+        index, steps = self.decode_changes(coded, cell_type, sum(map(len, arrays_of(spans))))
+        return index, *self.step_spans(spans, index, steps, cell_type, start)
+
     def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
         """See ``Backend.inward``."""
         return outward(steps[source], old, cell_type)

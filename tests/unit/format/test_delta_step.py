@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_kernels import CELL_TYPES, Backend, Cells, Index, get_backend
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index, Spans, get_backend
 from pulse_registry.format import delta_step
 from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, passes_all
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
@@ -153,6 +153,23 @@ def test_a_chain_that_comes_back_is_no_change(backend: Backend):
         links = [link(group, a, b, needs_base), link(group, b, a, needs_base)]
         with one_way(all_cells):
             assert len(join_steps(backend, group, weights_over(a.copy()), links).index) == 0
+
+
+def test_a_step_that_looks_at_the_cells_itself_is_checked_and_not_decoded():
+    group = group_of("BF16")
+    a, b = cells_of("BF16", [[0] * SIZE, [2, 1] * (SIZE // 2)])
+    seen = list[Spans]()
+
+    def look(cells: Spans) -> SparseUpdate:
+        seen.append(cells)
+        return SparseUpdate(group, NUMBA.diff(b, a)[0], a, b)
+
+    step = replace(link(group, a, b), decode=lambda _: pytest.fail("it is decoded"), look=look)
+    weights = weights_over(a)
+    assert join_steps(NUMBA, group, weights, [step]).new is b
+    assert seen == [weights.where(group)]
+    with pytest.raises(WrongBase):
+        join_steps(NUMBA, group, weights, [replace(step, after=step.before)])
 
 
 class SeenCells:

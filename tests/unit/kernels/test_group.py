@@ -18,10 +18,12 @@ from pulse_kernels import (
     CoderName,
     Index,
     RankError,
+    SpanTable,
     decode_group,
     encode_group,
     get_backend,
     move_group,
+    step_group,
 )
 from pulse_kernels.format.group import choose_classes
 from pulse_kernels.format.rans import CHUNK
@@ -110,6 +112,42 @@ def test_cells_of_any_number_of_chunks_move_while_they_are_decoded(fast: Backend
     sums = REFERENCE.move_spans([expected], index, distance, cell_type, 77)
     assert move_group(fast, cell_type, cells, changed, coded, 77) == sums
     assert same(cells, expected)
+
+
+@by_coder
+@by_name
+@examples(5)
+@given(data=st.data())
+def test_cells_are_looked_at_while_their_changes_are_decoded_as_they_are_afterwards(
+    backend: Backend, coder: CoderName, cell_type: CellType, data: st.DataObject
+):
+    size, start = data.draw(st.integers(1, 300)), data.draw(st.sampled_from([0, 1000, 2**33 + 5]))
+    index, distance = data.draw(deltas(cell_type.width, size).filter(lambda delta: len(delta[0]) > 0))
+    cells = random_cells(cell_type.width, size, data.draw(st.integers(0, 9)))
+    base = spans_of(frozen(cells), data.draw(st.lists(st.integers(0, size), max_size=3)))
+    change = moved(cells, index, distance, cell_type)
+    coded = encode_group(REFERENCE, coder, cell_type, size, *change, base)
+    for spans in (base, SpanTable.of(base, cell_type.dtype)):
+        found = step_group(backend, coder, cell_type, size, len(index), coded, spans, start)
+        assert all_same(found[:3], change)
+        assert found[3:] == REFERENCE.step(cells, index, distance, cell_type, start)[2:]
+
+
+@pytest.mark.parametrize("cell_type", [CELL_TYPES["BF16"], CELL_TYPES["I64"]], ids=lambda t: t.name)
+@pytest.mark.parametrize("changed", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 4 * CHUNK, 7 * CHUNK + 5])
+def test_cells_of_any_number_of_chunks_are_looked_at_while_they_are_decoded(
+    fast: Backend, cell_type: CellType, changed: int
+):
+    size = 20_000
+    cells, index = unaligned(like_weights(cell_type, size)), random_index(size, changed)
+    change = moved(cells, index, random_cells(cell_type.width, changed, seed=1) | 1, cell_type)
+    coded = encode_group(fast, "gap", cell_type, size, *change)
+    spans = spans_of(cells, [0, 1, 2, 5000, 5000, 19_999])
+    found = step_group(fast, "gap", cell_type, size, changed, coded, spans, 77)
+    assert all_same(found[:3], change)
+    assert found[3:] == REFERENCE.digest_changes(*change, 77)
+    memory = [array if array.base is None else array.base for array in found[:3]]
+    assert [whole.nbytes for whole in memory] == [array.nbytes for array in found[:3]]
 
 
 def test_cells_that_can_not_be_written_are_not_moved(fast: Backend):

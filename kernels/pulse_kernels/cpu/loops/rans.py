@@ -14,6 +14,7 @@ from numba.cpython.unsafe import numbers
 from numba.extending import intrinsic
 
 from pulse_kernels.cpu.loops.simd import fetch_ahead
+from pulse_kernels.cpu.loops.spans import array_at
 from pulse_kernels.format.rans import CHUNK
 
 Array = Any
@@ -26,7 +27,7 @@ CHANGE_WORDS = 8
 STREAM_WORDS = CHANGE_WORDS * CHUNK + 2
 LONG = U32(0xFFFFFFFF)
 """In place of symbols: a change with more than 16 raw bits, which was read as a whole."""
-_NOTHING_AHEAD = np.empty(0, np.uint32)
+_NOTHING_AHEAD = np.empty(0, np.uint64)
 OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
 """What ``decode`` returns."""
 
@@ -402,13 +403,13 @@ def take_pair(
     gaps: Array,
     steps: Array,
     coded: Array,
-    cells: Array,
+    like: Array,
     ahead: Array,
 ) -> tuple[U64, Any, Any]:
     """Read two chunks of ``n`` changes, which begin with ``k0`` and ``k1``, or one that is both.
 
-    The words of the first begin at ``start``, of the second at ``middle``. Meanwhile the ``cells`` at ``ahead`` are
-    fetched, so that nobody waits for them later.
+    The words of the first begin at ``start``, of the second at ``middle``. Meanwhile the cells at the addresses
+    ``ahead``, of the type of ``like``, are fetched, so that nobody waits for them later.
 
     Returns:
         The table of the last change, whether a change can't be, and whether the chunks end where they should.
@@ -435,8 +436,8 @@ def take_pair(
         if max(p0, p1) > last:
             return t1, bad, False
         if k + k < U64(len(ahead)):
-            fetch_ahead(cells, U64(ahead[k + k]))
-            fetch_ahead(cells, U64(ahead[k + k + ONE]))
+            fetch_ahead(array_at(like, ahead[k + k], ONE), ZERO)
+            fetch_ahead(array_at(like, ahead[k + k + ONE], ONE), ZERO)
     return t1, bad, x0 == LOWEST and p0 == middle and x1 == LOWEST and p1 == end
 
 

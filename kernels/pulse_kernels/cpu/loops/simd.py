@@ -372,14 +372,14 @@ def _add_products(
 
 
 def _fetch_ahead(_context: Any, cells: Any, at: Any) -> Typed:
-    """fetch_ahead(cells, i): let the cache fetch cell i, which is written soon; nothing waits, or fails."""
+    """fetch_ahead(cells, i): let the cache fetch cell i, which is looked at soon; nothing waits, or fails."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.bitcast(_pointer(context, builder, signature.args[0], args[0], args[1]), cgutils.voidptr_t)
         kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
         insert: Loop = cgutils.get_or_insert_function
         fetch = insert(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(fetch, [place, *(ir.Constant(_I32, n) for n in (1, 3, 1))])  # to write, to keep, data
+        builder.call(fetch, [place, *(ir.Constant(_I32, n) for n in (0, 3, 1))])  # to read, to keep, data
         return context.get_dummy_value()
 
     return types.void(cells, types.uint64), code
