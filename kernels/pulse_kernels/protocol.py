@@ -151,12 +151,13 @@ class Backend(Protocol):
         """Return how many of the cells have each of the 256 class values."""
 
     def class_ranks(
-        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, old: Cells, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """Return (rank, kind, population): each indexed cell's rank among the cells of its class, in index order.
 
-        ``spans`` are laid end to end. Class values are cut to ``first`` to ``first + classes - 1``; a kind is what is
-        above ``first``. ``population`` counts the cells of each kind.
+        ``spans`` are laid end to end; the indexed cells count as ``old``, whatever lies there. Class values are cut to
+        ``first`` to ``first + classes - 1``; a kind is what is above ``first``. ``population`` counts the cells of
+        each kind.
         """
 
     def class_select(

@@ -105,7 +105,7 @@ def code_change(
     backend: Backend,
     change: SparseUpdate,
     coder: CoderChoice,
-    base_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
+    cells_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
     timeline: Timeline | None = None,
 ) -> Coded:
     """Code what changes in one group, which is not nothing.
@@ -114,23 +114,24 @@ def code_change(
         backend: computes.
         change: from the base to the target.
         coder: ``auto`` takes the smaller one where the difference is worth the time.
-        base_of: lends the group's cells at the base for as long as its block runs; without it only ``gap`` is possible.
+        cells_of: lends the group's cells, at the base or at the target, for as long as its block runs; without it only
+            ``gap`` is possible.
         timeline: notes the phases ``code`` and ``hash``.
     """
     group, clock = change.group, timeline or Timeline()
     began = clock.clock()
 
-    def as_(name: CoderName, base: list[Cells] | None = None) -> bytes:
-        cells = change.old, change.new
-        return encode_group(backend, name, group.cell_type, group.cells, change.index, *cells, base)
+    def as_(name: CoderName, cells: list[Cells] | None = None) -> bytes:
+        values = change.old, change.new
+        return encode_group(backend, name, group.cell_type, group.cells, change.index, *values, cells)
 
     def as_class() -> bytes:
-        with nullcontext() if base_of is None else base_of() as base:
-            return as_("class", base)
+        with nullcontext() if cells_of is None else cells_of() as cells:
+            return as_("class", cells)
 
     name: CoderName = "gap" if coder == "auto" else coder
     data = as_("gap") if name == "gap" else as_class()
-    if coder == "auto" and base_of is not None and class_pays(group.cells, len(data)):
+    if coder == "auto" and cells_of is not None and class_pays(group.cells, len(data)):
         name, data = min((name, data), ("class", as_class()), key=lambda found: len(found[1]))
     coded = clock.clock()
     clock.note("code", began, coded, nbytes=len(data))

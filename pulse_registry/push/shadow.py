@@ -262,7 +262,7 @@ class HostShadow:
                     front.changes.pop()[1].undo(self._backend, self._weights)
 
     def _code(self, version: int, change: SparseUpdate, coder: CoderChoice, timeline: Timeline) -> Coded:
-        return code_change(self._backend, change, coder, lambda: self.lent(version - 1, change.group), timeline)
+        return code_change(self._backend, change, coder, lambda: self.lent(version, change.group), timeline)
 
     def _take(self, views: Mapping[str, View], version: int, group: Group) -> SparseUpdate | None:
         front, live = self._fronts[group.number], spans_of(views, self.geometry, group)

@@ -195,14 +195,14 @@ class NumbaBackend:
         return self._coding.count_classes(cells, cell_type)
 
     def class_ranks(
-        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, old: Cells, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         rank, kind = np.empty(len(index), np.uint32), np.empty(len(index), np.uint8)
         counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         cells = _table(spans, cell_type.width)
         run, none = compiled("class_ranks", cell_type.width), _NONE[cell_type.width]
-        if run(cells.at, cells.ends, none, index, *bounds, counters, rank, kind) != len(index):
+        if run(cells.at, cells.ends, none, index, old, *bounds, counters, rank, kind) != len(index):
             raise _out_of_range(cells, index)
         return rank, kind, counters[:classes]
 

@@ -191,7 +191,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         ),
         "outer_step": (_write(_F32), _write(_F32), _read(_U32), _read(_F32), _F32, _F32),
         "class_ranks": (
-            *(*places, _read(cell), _read(_U32), cell, cell, _U8, _U8),
+            *(*places, _read(cell), _read(_U32), _read(cell), cell, cell, _U8, _U8),
             *(_write(_U32), _write(_U32), _write(_U8)),
         ),
         "class_select": (
@@ -256,7 +256,7 @@ def _inline(module: Any, *names: str) -> None:
 
 _inline(cells, "_diff")
 _inline(digest, "_mix", "_digest", "digest_changes")
-_inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
+_inline(classes, "_class_of", "_put_back", "_rank_span", "_following", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols")
 _inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")

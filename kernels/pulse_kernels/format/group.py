@@ -55,7 +55,7 @@ def encode_group(
         index: uint32, strictly increasing positions below ``cells``, not empty.
         old: the changed cells as they were.
         new: as they are now, each another pattern than before.
-        base: the old cells, all of them, in spans that lie end to end.
+        base: all cells of the group, in spans that lie end to end; those at ``index`` may be old or new ones.
 
     Returns:
         The same bytes for the same arguments, on every backend.
@@ -67,7 +67,7 @@ def encode_group(
     if base is None:
         raise ValueError("the class coder needs the base cells")
     first, counts = choose_classes(backend.count_classes(old, cell_type))
-    ranks, kinds, populations = backend.class_ranks(base, index, cell_type, first, len(counts))
+    ranks, kinds, populations = backend.class_ranks(base, index, old, cell_type, first, len(counts))
     parameters = parameters_of(counts, populations)
     parts = backend.encode_changes(cell_type, ranks, kinds, counts, parameters, old, new)
     return join(Coded(first, counts, parameters, *parts))

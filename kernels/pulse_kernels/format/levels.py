@@ -45,7 +45,7 @@ def encode_levels(backend: Backend, weights: list[Cells], index: Index, old: Cel
         The same bytes for the same arguments, on every backend.
     """
     first, counts = choose_classes(backend.count_classes(old, _WEIGHT))
-    ranks, kinds, populations = backend.class_ranks(weights, index, _WEIGHT, first, len(counts))
+    ranks, kinds, populations = backend.class_ranks(weights, index, old, _WEIGHT, first, len(counts))
     parameters = parameters_of(counts, populations)
     cell_type = _CELLS[levels.dtype]
     new = levels.view(cell_type.dtype)

@@ -157,10 +157,11 @@ class ReferenceBackend:
         return np.bincount(cell_type.class_of(cells), minlength=256).astype(np.uint32)
 
     def class_ranks(
-        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, old: Cells, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         kinds = _kinds(spans, cell_type, first, classes)
+        kinds[index] = _kinds([old], cell_type, first, classes)
         population = np.bincount(kinds, minlength=classes).astype(np.uint32)
         rank = np.empty(len(kinds), dtype=np.uint32)
         for kind in range(classes):

@@ -26,9 +26,32 @@ def _class_of(cell: Any, shift: Any, mask: Any, first: Any, last: Any) -> Any:
     return min(max(np.uint8((cell >> shift) & mask), first), last) - first
 
 
+def _put_back(
+    index: Array,
+    old: Array,
+    n: Any,
+    begin: Any,
+    shift: int,
+    mask: int,
+    first: int,
+    last: int,
+    kinds: Array,
+    counters: Array,
+) -> None:
+    """Let the cells of a stretch that ``index[n:]`` names count as the old ones: few of them are of another class."""
+    while n < U64(len(index)) and U64(index[n]) - begin < STRETCH:
+        k, c = U64(index[n]) - begin, np.uint8(_class_of(old[n], shift, mask, first, last))
+        if c != kinds[k]:
+            counters[kinds[k]] -= np.uint32(1)
+            counters[c] += np.uint32(1)
+            kinds[k] = c
+        n += ONE
+
+
 def _rank_span(
     cells: Array,
     index: Array,
+    old: Array,
     begin: int,
     offset: int,
     shift: int,
@@ -39,7 +62,7 @@ def _rank_span(
     rank: Array,
     kind: Array,
 ) -> Any:
-    """Rank the cells of one span that ``index[begin:]`` names; return the first entry past the span."""
+    """Rank the old cells of one span that ``index[begin:]`` names; return the first entry past the span."""
     n, named, size = U64(begin), U64(len(index)), U64(len(cells))
     whole = size - size % STRETCH
     following = U64(index[n]) - U64(offset) if n < named else size
@@ -48,6 +71,7 @@ def _rank_span(
     i = ZERO
     while i < whole:
         count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
+        _put_back(index, old, n, U64(offset) + i, shift, mask, first, last, kinds, counters)
         known = ZERO
         while following - i < STRETCH:
             c: Any = U64(kinds[following - i])
@@ -65,7 +89,7 @@ def _rank_span(
             following = U64(index[n]) - U64(offset) if n < named else size
         i += STRETCH
     while i < size:
-        c = np.uint8(_class_of(cells[i], shift, mask, first, last))
+        c = np.uint8(_class_of(old[n] if i == following else cells[i], shift, mask, first, last))
         if i == following:
             rank[n] = counters[c]
             kind[n] = c
@@ -81,6 +105,7 @@ def class_ranks(
     ends: Array,
     like: Array,
     index: Array,
+    old: Array,
     shift: int,
     mask: int,
     first: int,
@@ -89,11 +114,11 @@ def class_ranks(
     rank: Array,
     kind: Array,
 ) -> Any:
-    """Rank the cells of spans that ``index`` names; return how many of them there are."""
+    """Rank the cells of spans that ``index`` names, as they were; return how many of them there are."""
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        n = _rank_span(cells, index, n, ends[s], shift, mask, first, last, counters, rank, kind)
+        n = _rank_span(cells, index, old, n, ends[s], shift, mask, first, last, counters, rank, kind)
     return n
 
 

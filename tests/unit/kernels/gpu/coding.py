@@ -92,7 +92,7 @@ class Step:
             counts = np.array([len(index)], np.uint32)
             return join(Coded(0, counts, None, *encode_changes(index, steps, counts, None, chunk)))
         first, counts = choose_classes(REFERENCE.count_classes(old, kind))
-        ranks, kinds, population = REFERENCE.class_ranks([base], index, kind, first, len(counts))
+        ranks, kinds, population = REFERENCE.class_ranks([base], index, old, kind, first, len(counts))
         parameters = parameters_of(counts, population)
         by_kind = np.argsort(kinds, kind="stable")
         parts = encode_changes(ranks[by_kind], outward(steps, old, kind)[by_kind], counts, parameters, chunk)

@@ -29,8 +29,8 @@ def check(model: Policy, new: Cells, first: int, classes: int, shift: int = 0) -
     counts = class_counts(tiling, classing)
     population = counts.population.cpu().numpy()
     found = np.split(to_host(class_ranks(tiling, changes, classing, counts)), changes.host_offsets[1:-1])
-    for (base, index, _, _), ranks, known in zip(groups, found, population, strict=True):
-        rank, kind, expected = REFERENCE.class_ranks([base], index, model.cell_type, first, classes)
+    for (base, index, old, _), ranks, known in zip(groups, found, population, strict=True):
+        rank, kind, expected = REFERENCE.class_ranks([base], index, old, model.cell_type, first, classes)
         assert np.array_equal(known[:classes], expected)
         assert not known[classes:].any()
         assert np.array_equal(ranks & 0xFFFFFF, rank)

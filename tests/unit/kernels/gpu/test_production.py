@@ -102,9 +102,8 @@ def test_cells_are_ranked_within_their_class_and_found_again(device: str, name: 
     changes, base = step.changes(), step.tiling()
     counts = class_counts(base, classing)
     found = to_host(class_ranks(base, changes, classing, counts)).view(np.int32)
-    rank, kind, population = REFERENCE.class_ranks(
-        [model.cells], places.astype(np.uint32), model.cell_type, first, classes
-    )
+    index, old = places.astype(np.uint32), model.cells[places]
+    rank, kind, population = REFERENCE.class_ranks([model.cells], index, old, model.cell_type, first, classes)
     assert np.array_equal(counts.population.cpu().numpy()[0, :classes], population)
     assert np.array_equal(found, kind.astype(np.int32) << 24 | rank.astype(np.int32))
     assert len(set(kind.tolist())) > 8 or name == "F8_E4M3"
