@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from blake3 import blake3
 
 from pulse_registry.format import keys
-from pulse_registry.log import LogReader
+from pulse_registry.log import LogReader, RunState
 from pulse_registry.log.named_objects import files_of
 from pulse_registry.mirror import Mirror
 from pulse_registry.store import PrefixStore, RetryStore, Store
@@ -42,13 +40,16 @@ def copy(source: Store, destination: Store, **options: object) -> None:
         one.catch_up()
 
 
-def missing(source: Callable[[], DictStore], destination: DictStore) -> list[str]:
-    """Return the objects that the copy's newest state names, and the source's has not retired, and that are not there.
+def whole_log(store: Store) -> LogReader:
+    """Return a reader of the run's log in a root, from the first record on."""
+    return LogReader(PrefixStore(store, RUN), RUN, whole=True)
+
+
+def missing(newest: RunState, state: RunState, destination: DictStore) -> list[str]:
+    """Return the objects that a copy's state names, and its source's newest one has not retired, and that are lost.
 
     What is there is whole. References to shared bases are among them.
     """
-    state = LogReader(PrefixStore(destination, RUN), RUN, whole=True).refresh()
-    newest = LogReader(PrefixStore(source(), RUN), RUN, whole=True).refresh()
     named = [patch.object for patch in state.patches] + [one for frame in state.keyframes for one in files_of(frame)]
     lost = []
     for ref in named:

@@ -21,7 +21,7 @@ from pulse_registry.retention import RetentionPolicy
 from pulse_registry.testing import CountingStore, FaultStore
 from pulse_registry.testing.fault import Fault
 from tests.support.bases import LENDER, base_files, lend, opened
-from tests.support.mirrors import copy, mirror, missing, tree
+from tests.support.mirrors import copy, mirror, missing, tree, whole_log
 from tests.support.records import DictStore
 from tests.support.registries import RUN, change, quick, small_model, without_pauses
 
@@ -38,7 +38,9 @@ class Watched(DictStore):
     Not after an object is created: readers have what they had.
     """
 
-    source: DictStore
+    def __init__(self, source: DictStore) -> None:
+        super().__init__()
+        self.log, self.source_log = whole_log(self), whole_log(source)
 
     def put(self, key, data, *, if_absent=False):
         created = key not in self.objects
@@ -51,7 +53,7 @@ class Watched(DictStore):
         self._look(key)
 
     def _look(self, key: str) -> None:
-        assert not missing(lambda: self.source, self), f"after {key}"
+        assert not missing(self.source_log.refresh(), self.log.refresh(), self), f"after {key}"
 
 
 @dataclass
@@ -119,8 +121,8 @@ def killed(store: DictStore, nth: int, action: str, dead: list[bool]) -> FaultSt
 
 def tell(nth: int, action: str, side: str, beside: Callable[[Story, Watched], None]) -> bool:
     """Tell the story with a mirror that dies at its n-th operation; return whether it had as many."""
-    story, copied = Story(), Watched()
-    copied.source = story.source
+    story = Story()
+    copied = Watched(story.source)
     dead: list[bool] = []
     counted = CountingStore(killed(story.source if side == "source" else copied, nth, action, dead))
     ours, theirs = (counted, copied) if side == "source" else (story.source, counted)
@@ -181,8 +183,8 @@ def test_so_it_is_with_another_mirror_and_a_writer_beside_it(stride: int):
 
 
 def test_killed_with_a_damaged_object_at_the_source():
-    story, copied = Story(), Watched()
-    copied.source = story.source
+    story = Story()
+    copied = Watched(story.source)
     story.go_on()
     key = next(key for key in story.source.objects if "/patch/000000000002-" in key)
     good = story.source.objects[key]

@@ -21,7 +21,7 @@ from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, Store, open_store
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Countersignature
-from tests.support.mirrors import copy, mirror, missing, tree
+from tests.support.mirrors import copy, mirror, missing, tree, whole_log
 from tests.support.outer_rounds import make_rounds
 from tests.support.parts import CHANGES, wide_run
 from tests.support.records import DictStore
@@ -84,7 +84,7 @@ def test_every_object_is_there_before_the_record_that_names_it(monkeypatch):
     class Watched(DictStore):
         def put(self, key, data, *, if_absent=False):
             super().put(key, data, if_absent=if_absent)
-            assert not missing(lambda: source, self), key
+            assert not missing(whole_log(source).refresh(), whole_log(self).refresh(), self), key
 
     copied = Watched()
     copy(source, copied)

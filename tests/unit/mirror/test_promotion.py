@@ -203,7 +203,7 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(acts: bool)
         with pytest.raises(Fenced, match=EU):
             writer(us).begin()
         writer(eu).begin()
-        assert missing(lambda store=us: store, eu) == []
+        assert missing(state_of(us), state_of(eu), eu) == []
     assert operations > 30
     assert pulled(us, 3) == pulled(eu, 3) == states[3]
 
