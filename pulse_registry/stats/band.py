@@ -27,7 +27,6 @@ from pulse_registry.stats.group_walk import GroupStep, GroupWalk
 from pulse_registry.stats.steps import Step
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group
-from pulse_registry.weights.digest import Digest
 from pulse_schemas import KeyframeRef
 
 BAND_BYTES = 256 << 20
@@ -150,15 +149,12 @@ class Band:
             if group.number not in patch.entries:
                 continue
             link = patch_step(backend, group, patch, inverse=leg.kind == "inverse")
-            spans = None if walk.cells is None else [walk.cells]
-            delta = link.decode(spans if link.needs_base else None)
-            if spans is not None:
-                sums = backend.move_spans(spans, delta.index, delta.distance, group.cell_type, group.start)
-                if tuple(Digest(*lanes) for lanes in sums) != (link.before, link.after):
-                    raise CorruptObject(
-                        f"{patch.ref.object.key}: it does not fit what leads to version {leg.base}: cells of group "
-                        f"{group.number} differ from what it says"
-                    )
+            delta = link.decode([walk.cells] if link.needs_base and walk.cells is not None else None)
+            if walk.cells is not None and walk.move(delta) != (link.before, link.after):
+                raise CorruptObject(
+                    f"{patch.ref.object.key}: it does not fit what leads to version {leg.base}: cells of group "
+                    f"{group.number} differ from what it says"
+                )
             yield delta
 
     def _follow(self, leg: Leg) -> None:

@@ -14,6 +14,7 @@ from pulse_kernels import Backend, Cells, Index
 from pulse_registry.format.sparse_update import Delta
 from pulse_registry.stats.counts import WINDOWS, Counts, ExponentCounts, sizes_of
 from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,18 @@ class GroupWalk:
         self._last: Index | None = None
         self.waiting: dict[int, GroupWindow] = {}
         self._population: Counts | None = None
+        self._moved: tuple[Delta, Cells, Cells] | None = None  # the last one, and the cells before and after it
+
+    def move(self, delta: Delta) -> tuple[Digest, Digest]:
+        """Bring the cells along a delta; return the sums of h over those that it moves, before and after."""
+        if self.cells is None:
+            raise TypeError(f"the cells of group {self.group.number} are not followed")
+        spans, index = [self.cells], delta.index
+        step = self._backend.step_spans
+        old, new, before, after = step(spans, index, delta.distance, self.group.cell_type, self.group.start)
+        self._backend.scatter_spans(spans, index, new)
+        self._moved = delta, old, new
+        return Digest(*before), Digest(*after)
 
     def step(self, base: int, target: int, delta: Delta) -> GroupStep:
         """Count a step, after which ``cells`` are those of ``target``, if they are followed."""
@@ -75,7 +88,8 @@ class GroupWalk:
         return GroupStep(changed, again, flipped, sizes_of(delta.distance), exponents, tuple(counted))
 
     def _by_span(self, index: Index) -> Counts:
-        return np.diff(np.searchsorted(index, self.group.ends)).astype(np.int64)
+        reached = index.searchsorted(self.group.ends)
+        return reached[1:] - reached[:-1]
 
     def _windows(self, window: GroupWindow, union: Index | None) -> list[GroupWindow]:
         """Join the step with what waits for it; return the windows that end with it, shortest first."""
@@ -105,8 +119,7 @@ class GroupWalk:
             return None, None
         if not cell_type.is_float:
             return np.zeros(len(self.group.spans), np.int64), None
-        new = backend.gather(self.cells, delta.index)
-        old = backend.move(new, (-delta).distance, cell_type)
+        old, new = self._ends(self.cells, delta)
         flips = ((old ^ new) >> cell_type.dtype.type(cell_type.bits - 1)).astype(bool)
         left, arrived = (backend.count_classes(cells, cell_type).astype(np.int64) for cells in (old, new))
         if self._population is None:
@@ -114,3 +127,11 @@ class GroupWalk:
         before = self._population
         self._population = before - left + arrived
         return self._by_span(delta.index[flips]), ExponentCounts(before, left)
+
+    def _ends(self, cells: Cells, delta: Delta) -> tuple[Cells, Cells]:
+        """Return what a delta, after which these are the cells, moves: before it and after it."""
+        moved, self._moved = self._moved, None
+        if moved is not None and moved[0] is delta:
+            return moved[1:]
+        new = self._backend.gather(cells, delta.index)
+        return self._backend.move(new, (-delta).distance, self.group.cell_type), new
