@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from pulse_registry.bases.collector import BaseCollector
-from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.errors import Mirrored, NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.process.parallel import Map
@@ -71,8 +71,8 @@ class Collecting:
         """
         try:
             done = self._collect(run)
-        except NotFound:
-            return  # a folder that is no run, or not yet
+        except (NotFound, Mirrored):
+            return  # a folder that is no run, or not yet; a copy, whose mirror deletes what it needs no more
         except Exception as error:
             self._metrics.collections.labels(type(error).__name__).inc()
             if not isinstance(error, PulseError):

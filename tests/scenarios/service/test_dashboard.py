@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -92,21 +94,26 @@ def traffic(service: Service) -> None:
 
 
 @pytest.fixture(scope="module")
-def exposed(moto_bucket: S3Bucket, tmp_path_factory: pytest.TempPathFactory) -> Exposed:
-    """What the service exposes after traffic, over a bucket: there it signs URLs."""
+def scraped(moto_bucket: S3Bucket, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the service says after traffic, over a bucket: there it signs URLs."""
     settings = {"PULSE_OPEN_METRICS": "true", "PULSE_GC_SECONDS": "0.05", **moto_bucket.server.environment}
     root = moto_bucket.server.new_bucket().url("root")
     with serving(root, tmp_path_factory.mktemp("watched"), settings) as service:
         traffic(service)
-        found: Exposed = {}
+        found: list[str] = []
 
         def scrape() -> bool:
-            text = httpx.get(f"{service.url}/metrics", timeout=HANG_S).text
-            found.update(series(text))
-            return "pulse_gc_collections_total" in found and "pulse_worker_pause_seconds" in found
+            found[:] = [httpx.get(f"{service.url}/metrics", timeout=HANG_S).text]
+            return {"pulse_gc_collections_total", "pulse_worker_pause_seconds"} <= series(found[0]).keys()
 
         until(scrape)
-        return found
+        return found[0]
+
+
+@pytest.fixture(scope="module")
+def exposed(scraped: str) -> Exposed:
+    """The same, by metric."""
+    return series(scraped)
 
 
 def series(text: str) -> Exposed:
@@ -227,3 +234,59 @@ def test_every_alert_has_a_test_of_its_own_in_which_it_comes() -> None:
 def test_rules_are_valid_and_alerts_come_when_they_must_and_not_otherwise(command: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *command], cwd=ROOT / "deploy", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def evaluated(given: Mapping[str, str], wanted: Mapping[str, int], folder: Path) -> None:
+    """Let Prometheus itself evaluate expressions, ten minutes after series began; values are as promtool has them."""
+    cases = [
+        {"expr": expr, "eval_time": "10m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for expr, value in wanted.items()
+    ]
+    series = [{"series": name, "values": values} for name, values in given.items()]
+    test = {"interval": "15s", "input_series": series, "promql_expr_test": cases}
+    (folder / "test.yml").write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    command = ["promtool", "test", "rules", "test.yml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_every_panel_shows_something_of_a_service_at_home_and_one_over_a_copy(scraped: str, tmp_path: Path) -> None:
+    given = {}
+    for family in text_string_to_metric_families(scraped):
+        for sample in family.samples:
+            if math.isfinite(sample.value):
+                for target in ({"instance": "home"}, {"instance": "far", "copy": "eu"}):
+                    labels = {**sample.labels, "job": "pulse", **target}
+                    given[named(sample.name, labels)] = f"{sample.value}+1x40"
+    for instance in ("home", "far"):
+        given[named("up", {"job": "pulse", "instance": instance})] = "1x40"
+    failed = {"instance": "home", "verb": "get", "outcome": "StoreUnavailable"}
+    given[named("pulse_store_calls_total", failed)] = "0+1x40"
+    exprs = [target["expr"] for panel in panels() for target in panel["targets"]]
+    shown = [expr.replace("$__rate_interval", "1m").replace("$run", ".*") for expr in exprs]
+    evaluated(given, {f"count({expr}) > bool 0": 1 for expr in shown}, tmp_path)
+
+
+@needs_promtool
+def test_workers_are_counted_once_for_all_replicas_and_those_at_copies_as_well(tmp_path: Path) -> None:
+    given = {}
+    for instance, copy, count in (("one", "", 3), ("two", "", 3), ("three", "eu", 2)):
+        labels = {"run": "a", "instance": instance} | ({"copy": copy} if copy else {})
+        for name in ("pulse_workers", "pulse_workers_differing"):
+            given[named(name, labels)] = f"{count}x40"
+        for least in ("1", "4", "16", "64"):
+            given[named("pulse_workers_behind", labels | {"by": least})] = f"{count}x40"
+    exprs = {
+        target["expr"].replace("$run", ".*")
+        for panel in panels()
+        for target in panel["targets"]
+        if selectors(parsed(target["expr"]))[0].name.startswith("pulse_workers")
+    }
+    assert len(exprs) >= 6
+    evaluated(given, {f"sum({expr})": 5 for expr in exprs}, tmp_path)
+
+
+def named(name: str, labels: Mapping[str, str]) -> str:
+    """Return a series as Prometheus writes it."""
+    return name + "{" + ",".join(f"{label}={json.dumps(value)}" for label, value in labels.items()) + "}"

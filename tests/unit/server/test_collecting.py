@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
+from pulse_registry.log.mirror_mark import write_mark
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.roots import NearestStore
@@ -77,6 +78,19 @@ def test_what_goes_wrong_is_counted_and_harms_nothing() -> None:
         Collecting(failing, lambda run: reader, RetentionPolicy(keep_last=1), metrics, ParallelMap(pool)).collect(RUN)
     assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
     assert versions(store, RUN) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_copy_is_left_to_its_mirror_which_is_no_failure() -> None:
+    store, metrics = filled(DictStore(), RUN), Metrics()
+    write_mark(PrefixStore(store, RUN), RUN, "dict://home")
+    with ThreadPoolExecutor(2) as pool:
+        policy = RetentionPolicy(keep_last=1, keep_seconds=0)
+        collecting = Collecting(
+            store, lambda run: LogReader(PrefixStore(store, run), run), policy, metrics, ParallelMap(pool)
+        )
+        collecting.collect(RUN)
+    assert versions(store, RUN) == [0, 1, 2, 3, 4, 5]
+    assert b"pulse_gc_collections_total{" not in metrics.render()[0]
 
 
 def test_a_service_that_is_told_to_collects_all_runs_again_and_again() -> None:
