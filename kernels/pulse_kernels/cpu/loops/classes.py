@@ -11,13 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops.simd import BLOCK, BLOCKS, COUNTERS, count_classes, deposit, find_class, lowest, ones
+from pulse_kernels.cpu.loops.simd import (
+    BLOCK,
+    BLOCKS,
+    COUNTERS,
+    count_classes,
+    deposit,
+    fetch_ahead,
+    find_class,
+    lowest,
+    ones,
+)
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
 U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
 STRETCH = U64(BLOCKS * BLOCK)
+AHEAD = U64(4) * STRETCH
+"""Cells from one that is looked at to one that is fetched, in the next page: the processor stops at the end of one."""
+LINE = U64(64)
+"""Bytes that are fetched at a time."""
 NEVER = U64(0xFFFFFFFF)
 """A rank that no cell has: a group has fewer."""
 
@@ -158,6 +172,8 @@ def _select_span(
     found = np.zeros(BLOCKS, np.uint64)
     i = ZERO
     while i < whole:
+        for k in range(i + AHEAD, min(i + AHEAD + STRETCH, whole), LINE // U64(cells.itemsize)):
+            fetch_ahead(cells, k)
         hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
         touched = ZERO
         while hits != 0:
@@ -168,6 +184,16 @@ def _select_span(
             for b in range(BLOCKS):
                 seen -= ones(masks[b])
             following, at, end = U64(wanted[c]), ahead[c], ends[c]
+            after, own, below = _following(following, at + 1, end, ranks), ZERO, seen
+            if after >= U64(counters[c]):  # mostly one is wanted: its block is found without a branch
+                for b in range(U64(BLOCKS)):
+                    reached = seen <= following
+                    own, below = b if reached else own, seen if reached else below
+                    seen += ones(masks[b])
+                found[own] |= deposit(ONE << (following - below), masks[own])
+                touched |= ONE << own
+                wanted[c], ahead[c] = after, at + 1
+                continue
             for b in range(U64(BLOCKS)):
                 members = masks[b]
                 upto = seen + ones(members)
