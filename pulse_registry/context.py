@@ -39,6 +39,7 @@ class Context:
         pool: with a thread for each core.
         fetchers: threads for what waits for the store.
         spool: folder for keyframes on their way; None for the system's temporary folder.
+        in_memory: whether keyframes on their way to weights are in memory, whatever these are.
         events: hear of objects that were avoided.
         refresh: reads what is new in the run's log; None: the state at hand is all there is.
         copies: a cache of the store; None: there is none.
@@ -54,6 +55,7 @@ class Context:
     refresh: Callable[[], RunState] | None = None
     copies: Copies | None = None
     prices: Callable[[], Prices] = lambda: USUAL
+    in_memory: bool = False
     _geometries: dict[str, Geometry] = field(default_factory=dict)
 
     @property

@@ -14,7 +14,7 @@ from pulse_registry.client.connect import HasConnections
 from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
 from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, Options, PullOptions
-from pulse_registry.pull.download import spool_of
+from pulse_registry.pull.download import MEMORY, spool_of
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import ResultListener
@@ -152,8 +152,8 @@ def _absolute(place: str | os.PathLike[str]) -> str: ...
 @overload
 def _absolute(place: str | os.PathLike[str] | None) -> str | None: ...
 def _absolute(place: str | os.PathLike[str] | None) -> str | None:
-    """Return a folder as it is named from everywhere on this host, a URL as it is, and none, or "", too."""
-    if not place:
-        return None if place is None else ""
+    """Return a folder as it is named from everywhere on this host; a URL, memory, none and "" as they are."""
+    if not place or place == MEMORY:
+        return None if place is None else str(place)
     text = os.fspath(place)
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))

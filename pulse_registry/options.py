@@ -44,8 +44,10 @@ class PullOptions:
         undo_share: what is kept to go back in memory, at most, as a share of the weights' bytes. A step has 8 bytes for
             each BF16 cell that it changes; one that changes all of them is kept from a share of 4 on.
         spool: a folder for keyframes on their way, where a pull after one that died finds what it had fetched, and for
-            a compactor's copy of the weights; None takes it from PULSE_SPOOL. Without one, keyframes are fetched into
-            memory where that is as good, and the rest goes where TMPDIR says, or onto the system's disk.
+            a compactor's copy of the weights; None takes it from PULSE_SPOOL. ``":memory:"`` is no folder: keyframes on
+            their way to weights are in memory alone, as large as the weights, until these are changed. Without either,
+            keyframes are fetched into memory where that is as good, and the rest goes where TMPDIR says, or onto the
+            system's disk.
         host_copy: with a process group, ranks that hold parts of tensors may keep one whole copy of the model in the
             memory of each host, from the first version on whose patches are of coder ``class``, which are decoded from
             whole groups of cells. Without it, such ranks need coder ``gap``. ``Registry.verify`` of a model is then a

@@ -18,9 +18,10 @@ from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import Access, open_session
 from pulse_registry.compaction import Attached, CompactOptions, Compactor
 from pulse_registry.compaction.loop import follow
-from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.errors import PulseError
 from pulse_registry.options import PullOptions
 from pulse_registry.process import environment
+from pulse_registry.pull.download import spool_of
 from pulse_registry.quoting import say
 
 
@@ -60,9 +61,7 @@ def compact(
     stopped at any moment.
     """
     options = CompactOptions(keyframe_every, keyframe_share)
-    if spool is not None and not spool.is_dir():
-        raise InvalidArgument(f"{spool} is no folder")
-    stop = threading.Event()
+    pull, stop = PullOptions(spool=spool_of(spool)), threading.Event()
     with (
         stops_on_signals(stop),
         open_session(
@@ -70,7 +69,7 @@ def compact(
             run,
             title=f"compact {run}",
             quiet=json_output or follow_,
-            pull=PullOptions(spool=spool),
+            pull=pull,
         ) as session,
     ):
         compactor = session.registry.compactor(options)

@@ -53,7 +53,7 @@ STATE_DIR: Final = Variable(
 CACHE: Final = Variable("PULSE_CACHE", "the folder in which the processes of a host share what they fetch", "none")
 CACHE_BYTES: Final = Variable("PULSE_CACHE_BYTES", "what that folder takes at most, in bytes", "half of its disk")
 ENGINE_TOKEN: Final = Variable("PULSE_ENGINE_TOKEN", "the API key of the engine that `pulse follow` changes", "none")
-SPOOL: Final = Variable("PULSE_SPOOL", "the folder for keyframes on their way", "memory, or a temporary folder")
+SPOOL: Final = Variable("PULSE_SPOOL", "the folder for keyframes on their way, or `:memory:`", "memory, or a folder")
 TOKENS_FILE: Final = Variable("PULSE_TOKENS_FILE", "the service's tokens, for `pulse token`", "`tokens.json`")
 VLLM_CPU: Final = Variable(
     "PULSE_VLLM_CPU", "`unpacked` lets vLLM on CPUs read live weights in its linear layers and experts", "it packs them"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.process import environment
@@ -27,6 +27,8 @@ from pulse_schemas import ObjectRef
 
 PART = re.compile(r"\.pulse-[0-9a-f]{64}\.part")
 """Names of the spool's files."""
+MEMORY: Final = ":memory:"
+"""In place of a folder's name: keyframes on their way are in memory alone."""
 STALE_SECONDS = 7 * 86400.0
 """A file that nobody wrote to for so long belongs to a pull that will not be tried again."""
 
@@ -89,6 +91,9 @@ class MemoryShard:
             self._mapped = mmap.mmap(-1, ref.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise StoreUnavailable(f"{ref.key}: no memory for its {ref.size} bytes: {error.strerror}") from error
+        with suppress(OSError):  # where the kernel has no huge pages
+            # To take memory page by page costs more than to fill it.
+            self._mapped.madvise(mmap.MADV_HUGEPAGE)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return what lies there."""
@@ -204,18 +209,18 @@ class SpoolFile:
             ) from error
 
 
-def spool_of(folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder for files on their way; None takes it from PULSE_SPOOL, or there is none.
+def spool_of(folder: str | os.PathLike[str] | None) -> str | Path | None:
+    """Return the folder for files on their way, or MEMORY; None takes it from PULSE_SPOOL, or there is none.
 
     Raises:
         InvalidArgument: it is no folder.
     """
     given = folder if folder is not None else environment.SPOOL.read()
-    if given is None:
-        return None
+    if given is None or os.fspath(given) == MEMORY:
+        return None if given is None else MEMORY
     path = Path(given).expanduser().absolute()
     if not path.is_dir():
-        raise InvalidArgument(f"spool is {path}, which is no folder: make it, or name another one")
+        raise InvalidArgument(f"spool is {path}, which is no folder: make it, name another one, or {MEMORY}")
     return path
 
 

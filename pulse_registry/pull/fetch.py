@@ -5,7 +5,7 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -13,15 +13,19 @@ from typing import TypeAlias
 from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
 from pulse_registry.errors import CorruptObject, about
+from pulse_registry.format.coded_shard import CodedShard
+from pulse_registry.format.keyframe import Shard
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.patch_head import most_head_bytes
 from pulse_registry.format.pieces import PIECE_BYTES, read_pieces
 from pulse_registry.format.plain_shard import PiecedShard, pieced_shards
+from pulse_registry.format.weight_map import mapped_shards
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.pull.announce import announce
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
+from pulse_registry.pull.landing_digest import LandingDigest
 from pulse_registry.pull.piece_reader import PieceReader, fetch_index, in_windows
 from pulse_registry.store import Store
 from pulse_registry.store.elsewhere import damaged_copies, read_elsewhere
@@ -94,7 +98,14 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int, e
 
 
 def fetch_shards(
-    store: Store, geometry: Geometry, ref: KeyframeRef, map_: Map, spool: Path | None, *, in_memory: bool = False
+    store: Store,
+    geometry: Geometry,
+    ref: KeyframeRef,
+    map_: Map,
+    spool: Path | None,
+    *,
+    in_memory: bool = False,
+    digest: LandingDigest | None = None,
 ) -> list[ShardBytes]:
     """Fetch the plain shards of a keyframe, each byte of them read once, and checked as it was read.
 
@@ -106,6 +117,7 @@ def fetch_shards(
         spool: folder for files on their way; a pull after one that died goes on with what it left there. None:
             unnamed files in the system's temporary folder.
         in_memory: without a spool, keep them in memory instead.
+        digest: is given the bytes of each piece that was checked.
 
     Raises:
         CorruptObject: a file is not what was committed.
@@ -113,10 +125,13 @@ def fetch_shards(
         NotFound, StoreUnavailable: as the store.
     """
     expect(store, [ref.index, *ref.shards])
-    pieces, coding = read_pieces(ref, fetch_index(store, ref))
+    index = fetch_index(store, ref)
+    pieces, coding = read_pieces(ref, index)
     pieced = pieced_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces is not None else []
     if coding is None:
         _check_plain(geometry, ref)
+    if digest is not None:
+        digest.expect(_placed(geometry, ref, index, pieced))
     shards: list[ShardBytes] = []
     reader = PieceReader(store)
     if spool is not None:
@@ -128,10 +143,22 @@ def fetch_shards(
         shards.append(landing)
         return landing
 
-    try:
-        for shard in pieced:
+    def asked() -> Iterator[tuple[int, PiecedShard, Landing, int]]:
+        for number, shard in enumerate(pieced):
             with about(shard.ref.key):
-                _land(reader, shard, landing_of(shard.ref, shard.nbytes), map_)
+                landing = landing_of(shard.ref, shard.nbytes)
+            for piece in range(len(shard.hashes)):
+                yield number, shard, landing, piece
+
+    def bring(item: tuple[int, PiecedShard, Landing, int]) -> None:
+        number, shard, landing, piece = item
+        with about(shard.ref.key):
+            data = _land(reader, shard, landing, piece)
+        if digest is not None:
+            digest.add(number, shard.plain(piece)[0], data)
+
+    try:
+        in_windows(map_, bring, asked())
         for whole in ref.shards if pieces is None else ():
             with about(whole.key):
                 # Before anything is made that is as long as it says; pieces say so too, one hash for each.
@@ -144,6 +171,17 @@ def fetch_shards(
     return shards
 
 
+def _placed(geometry: Geometry, ref: KeyframeRef, index: bytes, pieced: Sequence[PiecedShard]) -> list[Shard]:
+    """Return where the index puts the cells; nothing, where it does not say: that is no matter to who reads all."""
+    coded = [shard.shard for shard in pieced if isinstance(shard, CodedShard)]
+    if coded or not pieced:
+        return coded
+    try:
+        return mapped_shards(geometry, ref, index)
+    except CorruptObject:
+        return []
+
+
 def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
     """Check that plain shards are together no larger than their layout can be, before room is made for them."""
     nbytes = sum(shard.size for shard in ref.shards)
@@ -152,16 +190,16 @@ def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
         raise CorruptObject(f"{ref.index.key}: {nbytes} bytes of shards were committed, and the layout allows {most}")
 
 
-def _land(reader: PieceReader, shard: PiecedShard, landing: Landing, map_: Map) -> None:
-    """Bring a shard's plain bytes to their place, each piece checked before it is written."""
-
-    def take(number: int) -> None:
-        start, stop = shard.plain(number)
-        if landing.resumed and shard.holds(number, memoryview(landing.read(start, stop))):
-            return
-        landing.write(start, reader.read(shard, number, landing.room(start, stop)))
-
-    in_windows(map_, take, range(len(shard.hashes)))
+def _land(reader: PieceReader, shard: PiecedShard, landing: Landing, piece: int) -> memoryview:
+    """Bring a piece's plain bytes to their place, checked before they are written; return them, until the next call."""
+    start, stop = shard.plain(piece)
+    if landing.resumed:
+        there = memoryview(landing.read(start, stop))
+        if shard.holds(piece, there):
+            return there
+    data = reader.read(shard, piece, landing.room(start, stop))
+    landing.write(start, data)
+    return data
 
 
 def land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from pulse_kernels import Backend
 from pulse_registry.errors import about
 from pulse_registry.format.keyframe import check_shards
 from pulse_registry.format.safetensors import head_of
@@ -17,6 +18,7 @@ from pulse_registry.process.open_files import reader_of_map
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
 from pulse_registry.pull.fetch import fetch_shards
+from pulse_registry.pull.landing_digest import LandingDigest
 from pulse_registry.store import Store
 from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -51,9 +53,12 @@ class KeyframeCells:
     Attributes:
         weights: the cells.
         in_memory: whether they are this process's own memory, and writable.
+        known: the state digest of the cells, where they were summed as they landed.
     """
 
-    def __init__(self, geometry: Geometry, ref: KeyframeRef, files: Sequence[ShardBytes]) -> None:
+    def __init__(
+        self, geometry: Geometry, ref: KeyframeRef, files: Sequence[ShardBytes], digest: LandingDigest | None = None
+    ) -> None:
         self._files = list(files)
         self._maps = [file.map() for file in files]
         self.in_memory = all(isinstance(file, MemoryShard) for file in files)
@@ -62,14 +67,17 @@ class KeyframeCells:
         ref = ref.model_copy(update={"shards": tuple(plain)})
         shards = check_shards(geometry, ref, [head_of(reader_of_map(mapped), len(mapped)) for mapped in self._maps])
         arrays: list[npt.NDArray[Any]] = []
+        memory = [np.frombuffer(mapped, np.uint8) for mapped in self._maps]
         self._places: list[tuple[mmap.mmap, int]] = []
-        for shard, mapped in zip(shards, self._maps, strict=True):
+        for shard, mapped, piece in zip(shards, self._maps, memory, strict=True):
             tensors, at = range(shard.first, shard.last), len(shard.header)
-            arrays += arrays_over(geometry, np.frombuffer(mapped, np.uint8), tensors, at)
+            arrays += arrays_over(geometry, piece, tensors, at)
             for number in tensors:
                 self._places.append((mapped, at))
                 at += geometry.tensor_bytes(number)
-        self.weights = Weights(geometry, arrays)
+        # Pages of files are to be let go of group by group, which takes copies of groups.
+        self.weights = Weights(geometry, arrays, pieces=memory if self.in_memory else ())
+        self.known = None if digest is None else digest.total(shards)
 
     @classmethod
     def fetch(
@@ -81,17 +89,19 @@ class KeyframeCells:
         spool: Path | None,
         *,
         in_memory: bool = False,
+        backend: Backend | None = None,
     ) -> Self:
-        """Fetch and check all files; see ``fetch_shards``.
+        """Fetch and check all files; see ``fetch_shards``. With a backend, their cells are summed as they land.
 
         Raises:
             CorruptObject: a file is not what was committed.
             NotFound, StoreUnavailable: as the store.
         """
+        digest = None if backend is None else LandingDigest(geometry, backend)
         with about(ref.index.key):
-            files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory)
+            files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory, digest=digest)
             try:
-                return cls(geometry, ref, files)
+                return cls(geometry, ref, files, digest)
             except BaseException:
                 for file in files:
                     file.close()

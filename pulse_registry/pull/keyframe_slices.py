@@ -6,13 +6,9 @@ checked before a cell of it is handed over; no file is made, and memory stays wi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from pulse_kernels import CELL_TYPES, Cells
 from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
 from pulse_registry.errors import CorruptObject, about
@@ -24,6 +20,7 @@ from pulse_registry.format.weight_map import mapped_shards
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard
 from pulse_registry.pull.fetch import check_size, land_whole
+from pulse_registry.pull.piece_cells import PieceCells, Take
 from pulse_registry.pull.piece_reader import PieceReader, fetch_index, in_windows
 from pulse_registry.store import Store
 from pulse_registry.weights.cell_space import Geometry
@@ -31,8 +28,6 @@ from pulse_schemas import KeyframeRef, ObjectRef
 
 Wanted = Callable[[int, int, int], bool]
 """Tells whether any of a tensor's cells ``start`` to ``stop`` is asked for."""
-Take = Callable[[int, int, Cells], None]
-"""Takes cells of a tensor from flat index ``start`` on: read-only, and only until it returns. From any thread."""
 
 
 def fetch_cells(store: Store, geometry: Geometry, ref: KeyframeRef, wanted: Wanted, take: Take, map_: Map) -> int:
@@ -63,7 +58,7 @@ def fetch_cells(store: Store, geometry: Geometry, ref: KeyframeRef, wanted: Want
         pieces, coding = read_pieces(ref, index)
         plain = mapped_shards(geometry, ref, index) if coding is None else []
         pieced = pieced_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces is not None else []
-    hand = _Hand(geometry, take)
+    hand = PieceCells(geometry, take)
     if pieces is None:
         pairs = zip(ref.shards, plain, strict=True)
         return ref.index.size + sum(_fetch_whole(store, stored, shard, wanted, hand, map_) for stored, shard in pairs)
@@ -90,7 +85,7 @@ def fetch_cells(store: Store, geometry: Geometry, ref: KeyframeRef, wanted: Want
     return nbytes
 
 
-def _fetch_whole(store: Store, stored: ObjectRef, shard: Shard, wanted: Wanted, hand: _Hand, map_: Map) -> int:
+def _fetch_whole(store: Store, stored: ObjectRef, shard: Shard, wanted: Wanted, hand: PieceCells, map_: Map) -> int:
     """Fetch a shard of which only the whole hash is known, if it holds wanted cells; return the bytes fetched."""
     asked = list(_asked(hand.geometry, shard, PIECE_BYTES, wanted))
     if not asked:
@@ -147,44 +142,3 @@ def _check_header(stored: ObjectRef, shard: Shard, start: int, data: memoryview)
     header = shard.header[start : start + len(data)]
     if bytes(data[: len(header)]) != header:
         raise CorruptObject(f"{stored.key}: it is not the header of the layout's tensors from number {shard.first} on")
-
-
-class _Hand:
-    """Hands the cells of checked pieces over; of a cell that a piece's end cuts, once both parts are there."""
-
-    def __init__(self, geometry: Geometry, take: Take) -> None:
-        self.geometry = geometry
-        self._take = take
-        self._mutex = threading.Lock()
-        self._cut: dict[tuple[int, int], bytes] = {}  # the part of a cell that came first, by tensor and cell
-
-    def over(self, data: memoryview, start: int, tensors: Sequence[tuple[int, int]]) -> None:
-        """Hand over the cells of tensors, and where those begin, that lie in a shard's bytes from ``start`` on."""
-        for tensor, at in tensors:
-            cell_type, cells = CELL_TYPES[self.geometry.layout.tensors[tensor].dtype], self.geometry.sizes[tensor]
-            width, begin, end = cell_type.width, start - at, start + len(data) - at
-            first, last = max(0, -(-begin // width)), min(cells, end // width)
-            if first < last:
-                run = data[first * width - begin : last * width - begin]
-                self._take(tensor, first, _cells(run, cell_type.dtype))
-            if begin > 0 and begin % width:
-                self._join(tensor, first - 1, b"", bytes(data[: first * width - begin]), cell_type.dtype)
-            if last < cells and end % width:
-                self._join(tensor, last, bytes(data[last * width - begin :]), b"", cell_type.dtype)
-
-    def _join(self, tensor: int, cell: int, head: bytes, tail: bytes, dtype: np.dtype[np.unsignedinteger]) -> None:
-        with self._mutex:
-            other = self._cut.pop((tensor, cell), None)
-            if other is None:
-                self._cut[tensor, cell] = head or tail
-                return
-        self._take(tensor, cell, _cells(memoryview(head + other + tail), dtype))
-
-
-def _cells(data: memoryview, dtype: np.dtype[np.unsignedinteger]) -> Cells:
-    """Return bytes as cells that can't be written, aligned as the kernels need them."""
-    cells = np.frombuffer(data.toreadonly(), dtype)
-    if not cells.flags.aligned:
-        cells = cells.copy()
-        cells.flags.writeable = False
-    return cells

@@ -110,8 +110,11 @@ def _keyframe(context: Context, request: PullRequest, ref: KeyframeRef) -> Fetch
     destination, fetching = request.destination, context.fetch_map
     if isinstance(destination, SlicedDestination):
         return SlicedKeyframe.fetch(context.store, destination.slices, ref, fetching)
-    in_memory = request.new and isinstance(destination, HostDestination)
-    return KeyframeCells.fetch(context.store, destination.stored, ref, fetching, context.spool, in_memory=in_memory)
+    in_memory = context.in_memory or (request.new and isinstance(destination, HostDestination))
+    store, stored = context.store, destination.stored
+    return KeyframeCells.fetch(
+        store, stored, ref, fetching, context.spool, in_memory=in_memory, backend=context.backend
+    )
 
 
 def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> list[Source]:
@@ -184,13 +187,25 @@ def _follow(
     if update is not None:
         return keyframe, update, delta
     with request.timeline.during("verify"):
-        start = base.digest() if keyframe is not None else request.base_digest
+        start = _digest_of(context, keyframe) if keyframe is not None else request.base_digest
         if start is None:
             raise InvalidArgument("a route without a keyframe needs the base's digest")
-        end = WholeChain(chained.whole(context.map_), start, in_memory=keyframe is not None and keyframe.in_memory)
+        end = WholeChain(chained.whole(context.map_), start, in_memory=_adopted(request, keyframe))
     if keyframe is not None:
         keyframe.close()
     return end, HostUpdate(), delta
+
+
+def _adopted(request: PullRequest, keyframe: FetchedKeyframe | None) -> bool:
+    """Tell whether a keyframe's memory becomes that of the weights, which nobody has seen yet."""
+    new = request.new and isinstance(request.destination, HostDestination)
+    return new and keyframe is not None and keyframe.in_memory
+
+
+def _digest_of(context: Context, keyframe: FetchedKeyframe) -> Digest:
+    """Return the state digest of a keyframe: a pass over it, unless it was summed while it landed."""
+    known = keyframe.known if isinstance(keyframe, KeyframeCells) else None
+    return keyframe.weights.digest(context.backend, context.map_) if known is None else known
 
 
 def _over(context: Context, request: PullRequest, keyframe: FetchedKeyframe) -> Destination:
@@ -228,7 +243,7 @@ def _verify(
         weights = host_weights(destination)
         if weights is not None and weights.tied:
             _check_tied(weights, staged, route.target)
-        if keyframe is not None and keyframe.in_memory and isinstance(destination, HostDestination):
+        if keyframe is not None and _adopted(request, keyframe) and isinstance(destination, HostDestination):
             destination.weights.adopt(keyframe.weights)
         if keyframe is not None and staged.keyframe is None:
             keyframe.close()
@@ -252,8 +267,8 @@ def _staged(
     if isinstance(keyframe, WholeChain):
         kept = None if keyframe.in_memory else keyframe
         return StagedCells(context, destination, route, keyframe.start + delta, update, kept, whole=True)
-    if keyframe.in_memory:
-        digest = keyframe.weights.digest(context.backend, context.map_)
+    if _adopted(request, keyframe):
+        digest = _digest_of(context, keyframe)
         return StagedCells(context, destination, route, digest + delta, update, whole=True)
     digest, sparse = _against_keyframe(context, request, keyframe, update)
     if isinstance(
@@ -333,9 +348,12 @@ def _against_keyframe(
     weights = host_weights(destination)
     listed = known and weights is not None and weights.plain
     left = _Budget(int(DENSE_SHARE * geometry.cells) if listed else 0)
+    landed = keyframe.known if isinstance(keyframe, KeyframeCells) else None
+    if landed is not None and not left.any:
+        return landed, None
 
     def look(group: Group) -> tuple[Digest, SparseUpdate | None]:
-        digest = keyframe.weights.digest_of(backend, group)
+        digest = keyframe.weights.digest_of(backend, group) if landed is None else Digest()
         change = None
         if left.any:
             cells = keyframe.weights.copy_of(group)
@@ -347,7 +365,7 @@ def _against_keyframe(
         return digest, change
 
     looked = list(context.map_(look, geometry.groups))
-    total = sum((digest for digest, _ in looked), Digest())
+    total = sum((digest for digest, _ in looked), Digest()) if landed is None else landed
     sparse = tuple(change for _, change in looked if change is not None and len(change.index))
     return total, HostUpdate(sparse) if left.any else None
 

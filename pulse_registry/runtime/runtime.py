@@ -30,6 +30,7 @@ from pulse_registry.process.fork import OwnerProcess, only_in_this_process
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.apply import PullSettings
 from pulse_registry.pull.base_check import pulls_a_check
+from pulse_registry.pull.download import MEMORY
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.pull.puller import Puller
@@ -151,11 +152,12 @@ class Runtime:
                     backend,
                     pool,
                     fetchers,
-                    None if spool is None else Path(spool),
+                    None if spool is None or spool == MEMORY else Path(spool),
                     self.events,
                     self.reader.refresh,
                     stores.cache,
                     stores.prices,
+                    in_memory=spool == MEMORY,
                 )
             return self._context
 

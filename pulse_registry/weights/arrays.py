@@ -42,14 +42,16 @@ class Weights:
         places: Mapping[int, Place] | None = None,
         tied: Sequence[tuple[int, int]] = (),
         tables: dict[int, SpanTable | None] | None = None,
+        pieces: Sequence[npt.NDArray[np.uint8]] = (),
     ) -> None:
         """Take the arrays; ``places`` are those of tensors, by number, whose cells are not simply their array's.
 
         ``tables`` are those of ``where`` that were made for other weights over the same memory, which get those that
-        are made here, too.
+        are made here, too. ``pieces`` are memory in each of which the cells of consecutive tensors lie end to end.
         """
         self.geometry = geometry
         self.tied = list(tied)
+        self._pieces = pieces
         self._take(arrays, places or {}, {} if tables is None else tables)
 
     @classmethod
@@ -75,9 +77,7 @@ class Weights:
     @classmethod
     def over(cls, geometry: Geometry, piece: npt.NDArray[np.uint8]) -> Self:
         """Take memory in which all cells lie end to end."""
-        weights = cls(geometry, arrays_over(geometry, piece))
-        weights._piece = piece
-        return weights
+        return cls(geometry, arrays_over(geometry, piece), pieces=[piece])
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
@@ -112,6 +112,7 @@ class Weights:
     def adopt(self, other: Self) -> None:
         """Become the arrays of other weights of the layout; the own ones are let go of."""
         self._take(other.arrays, {}, {})
+        self._pieces = ()
 
     def holds(self, group: Group) -> bool:
         """Tell whether all cells of the group are here: they are."""
@@ -186,12 +187,16 @@ class Weights:
         return np.concatenate(self.spans(group))
 
     def in_piece(self, group: Group) -> Cells | None:
-        """Return the group's cells as one array where they are; None if not all cells were allocated in one piece."""
-        if self._piece is None:
+        """Return the group's cells as one array where they are; None if they lie in no piece."""
+        if not self._pieces:
             return None
         first, dtype = self.spans(group)[0], group.cell_type.dtype
-        at = first.ctypes.data - self._piece.ctypes.data
-        return self._piece[at : at + group.cells * dtype.itemsize].view(dtype)
+        nbytes = group.cells * dtype.itemsize
+        for piece in self._pieces:
+            at = first.ctypes.data - piece.ctypes.data
+            if 0 <= at <= len(piece) - nbytes:
+                return piece[at : at + nbytes].view(dtype)
+        return None
 
     def exact_at(self, group: Group, index: Index) -> bool:
         """Whether memory holds there what ``gather`` returns: no replica that differs, and no further bits."""
@@ -225,7 +230,6 @@ class Weights:
         self.plain = not places
         self._places = places
         self._tables = tables
-        self._piece: npt.NDArray[np.uint8] | None = None
 
     def _run(self, number: int) -> Cells | None:
         """Return a tensor's cells where they are, in one run; None if they do not lie so."""
