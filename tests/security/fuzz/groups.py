@@ -1,6 +1,6 @@
 """The target of coded groups: both coders, all widths; the compiled decoder gives what the reference gives, or refuses.
 
-So does the one that moves cells while it decodes, of coder ``gap``.
+So do those that look at cells, or move them (of coder ``gap``), while they decode.
 
 An input is a head of six bytes (dtype, coder, cells, changed cells) and the coded group.
 """
@@ -25,6 +25,7 @@ from pulse_kernels import (
     decode_group,
     encode_group,
     move_group,
+    step_group,
 )
 from pulse_kernels.format.group_bytes import join, split
 from pulse_kernels.format.rans import CHUNK
@@ -51,6 +52,7 @@ def group_target(reference: Backend, compiled: Backend) -> Target:
         base = base_cells(cell_type, max(1, cells))
         found = [_decoded(one, name, cell_type, cells, changed, group, base) for one in (reference, compiled)]
         expect(type(found[0]) is type(found[1]), f"the reference says {found[0]!r}, the compiled decoder {found[1]!r}")
+        _check_looked(compiled, name, cell_type, cells, changed, group, base, found[0])
         if name == "gap":
             _check_moved(compiled, cell_type, changed, group, base[:cells], found[0])
         if isinstance(found[0], CodecError):
@@ -78,6 +80,30 @@ def _decoded(
         return decode_group(backend, coder, cell_type, cells, changed, data, [base])
     except CodecError as error:
         return error
+
+
+def _check_looked(
+    backend: Backend,
+    coder: CoderName,
+    cell_type: CellType,
+    cells: int,
+    changed: int,
+    data: bytes,
+    base: Cells,
+    decoded: tuple[Index, Cells] | CodecError,
+) -> None:
+    spans = [base[: cells // 3], base[cells // 3 : cells]]
+    try:
+        index, old, new, before, after = step_group(backend, coder, cell_type, cells, changed, data, spans, 0)
+    except CodecError as error:
+        expect(isinstance(decoded, CodecError), f"decoded, and refused as cells are looked at: {error}")
+        return
+    if isinstance(decoded, CodecError):
+        raise Defect(f"cells are looked at, and refused as it is decoded: {decoded}")
+    expect(index.tobytes() == decoded[0].tobytes(), "places are those that are decoded")
+    expect(old.tobytes() == base[index].tobytes(), "old cells are those that are there")
+    expect(new.tobytes() == unorder(order(old, cell_type) + decoded[1], cell_type).tobytes(), "new ones are moved")
+    expect((before, after) == backend.digest_changes(index, old, new, 0), "the sums")
 
 
 def _check_moved(
