@@ -184,7 +184,8 @@ def _select_span(
             for b in range(BLOCKS):
                 seen -= ones(masks[b])
             following, at, end = U64(wanted[c]), ahead[c], ends[c]
-            after, own, below = _following(following, at + 1, end, ranks), ZERO, seen
+            own: Any = ZERO
+            after, below = _following(following, at + 1, end, ranks), seen
             if after >= U64(counters[c]):  # mostly one is wanted: its block is found without a branch
                 for b in range(U64(BLOCKS)):
                     reached = seen <= following
