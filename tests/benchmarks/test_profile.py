@@ -52,7 +52,7 @@ def test_the_command_tells_of_every_kernel(tmp_path: Path) -> None:
     assert {
         ("class", "pull", "class_select"),
         ("class", "push", "class_ranks"),
-        ("gap", "pull", "decode_changes"),
+        ("gap", "pull", "step_coded"),
     } <= parts
     assert ("gap", "pull", "class_select") not in parts
     assert {(coder, call, REST) for coder in ("gap", "class") for call in ("push", "pull")} <= parts
