@@ -91,9 +91,6 @@ class MemoryShard:
             self._mapped = mmap.mmap(-1, ref.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise StoreUnavailable(f"{ref.key}: no memory for its {ref.size} bytes: {error.strerror}") from error
-        with suppress(OSError):  # where the kernel has no huge pages
-            # To take memory page by page costs more than to fill it.
-            self._mapped.madvise(mmap.MADV_HUGEPAGE)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return what lies there."""
