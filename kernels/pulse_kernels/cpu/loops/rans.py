@@ -173,13 +173,13 @@ def count_symbols(
         for k in range(len(places)):
             distances[k], _ = _distance(U64(old[k]), U64(new[k]), U64(top), U64(ones))
             gaps[k] = places[k] - (places[k - 1] + U32(1) if k else U32(0))
-        for begin in range(0, len(places), CHUNK):
-            first, n = U64(begin), U64(min(begin + CHUNK, len(places)))
+        for start in range(0, len(places), CHUNK):
+            first, end = U64(start), U64(min(start + CHUNK, len(places)))
             symbols[first] = _symbols(U64(gaps[first]), U64(distances[first]), bits, ZERO, ZERO)
-            for k in range(first + ONE, n):  # no case apart, and unsigned, so that several go at once everywhere
-                _, m = _magnitude(U64(distances[k - ONE]), bits)
+            for i in range(first + ONE, end):  # no case apart, and unsigned, so that several go at once everywhere
+                _, m = _magnitude(U64(distances[i - ONE]), bits)
                 table = U64(m != ZERO) + U64(m >= U64(15))
-                symbols[k] = _symbols(U64(gaps[k]), U64(distances[k]), bits, table, table)
+                symbols[i] = _symbols(U64(gaps[i]), U64(distances[i]), bits, table, table)
         _count(symbols, ZERO, U64(0xFFFF), gap_counts)
     _count(symbols, U64(16), U64(0xFFFF), value_counts)
 
