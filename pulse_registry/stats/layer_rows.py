@@ -67,7 +67,8 @@ class LayerRows:
         cells = np.bincount(self._row_of, geometry.groups.cells, min(len(names), MOST_ROWS)).astype(np.int64)
         held: list[dict[str, None]] = [{} for _ in cells]
         for row, begin, end in zip(self._row_of.tolist(), first.tolist(), last.tolist(), strict=True):
-            held[row].update(dict.fromkeys(layer_of_tensor[begin : min(end, begin + 1000) + 1]))
+            tensors = range(begin, min(end, begin + 1000) + 1)
+            held[row].update((layer_of_tensor[tensor], None) for tensor in tensors if geometry.sizes[tensor])
         self.rows = tuple(
             LayerRow(name, tuple(in_order(set(layers)))[:_NAMED], int(count))
             for name, layers, count in zip(names, held, cells, strict=False)

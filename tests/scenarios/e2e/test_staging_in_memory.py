@@ -16,6 +16,7 @@ from pulse_registry import PullOptions
 from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.options import Options, PushOptions
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import Buffer, ByteRange, MemoryStore
 from tests.support.groups import small_groups
 
@@ -47,7 +48,7 @@ def a_model(seed: int) -> Model:
 
 def a_registry(store: MemoryStore, spool: str | Path | None = ":memory:", **push: Any) -> Registry:
     options = Options(push=PushOptions(dtype="keep", **push), pull=PullOptions(spool=spool))
-    return Registry(store, "run", options)
+    return Registry(store, "run", options, dependencies=Dependencies(retrying=lambda store: store))
 
 
 def raw(model: Model) -> dict[str, bytes]:

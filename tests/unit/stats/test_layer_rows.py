@@ -13,6 +13,7 @@ from pulse_registry.stats.tensor_names import layer_of
 from pulse_registry.store import PrefixStore
 from pulse_registry.testing import CountingStore
 from pulse_registry.weights.cell_space import Geometry
+from pulse_schemas import Layout, Tensor
 from tests.support.chains import Chain, chains
 from tests.support.groups import geometry_of, small_groups
 from tests.support.records import DictStore
@@ -42,6 +43,13 @@ def test_each_group_counts_where_it_begins(chain: Chain) -> None:
             spans = [span for number in groups[row.name] for span in geometry.groups[number].spans]
             assert set(row.layers) <= {layer_of(geometry.layout.tensors[span.tensor].name) for span in spans}
             assert row.name in row.layers or len(row.layers) == 8
+
+
+def test_a_layer_without_cells_is_none_that_a_group_goes_on_in() -> None:
+    tensors = [("layers.0.w", (3,)), ("layers.1.w", (0,)), ("layers.2.w", (2,))]
+    geometry = Geometry(Layout(tensors=tuple(Tensor(name=name, dtype="BF16", shape=shape) for name, shape in tensors)))
+    [row] = LayerRows(geometry).rows
+    assert (row.name, row.layers, row.cells) == ("layers.0", ("layers.0", "layers.2"), 5)
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])

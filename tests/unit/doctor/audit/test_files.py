@@ -42,7 +42,7 @@ def test_what_is_missing_or_damaged_is_named(root: DictStore, which: str, how: s
     key = FILE if which == "file" else keys.file_key(commits(root)[0].files or "")
     data = root.objects.pop(f"{RUN}/{key}")
     if how != "missing":
-        root.objects[f"{RUN}/{key}"] = data[:-1] if how == "short" else data[:-1] + b"x"
+        root.objects[f"{RUN}/{key}"] = data[:-1] if how == "short" else data[:-1] + bytes([data[-1] ^ 1])
     found = {one.key: one.kind for one in RunAudit(PrefixStore(root, RUN), RUN).defects(contents=contents)}
     seen = contents or how == "missing" or which == "set"
     assert found == ({key: DefectKind.MISSING if how == "missing" else DefectKind.DAMAGED} if seen else {})

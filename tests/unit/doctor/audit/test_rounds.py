@@ -55,7 +55,7 @@ def test_what_a_record_names_is_missed_or_found_damaged(team: Team, part: str) -
 def test_a_record_that_is_missing_or_damaged_is_told(team: Team) -> None:
     store, key = team.site.store, "outer/log/000000000005.json"
     sealed = store.get(key, max_bytes=1 << 20)
-    store.put(key, sealed[:-9] + b"9" + sealed[-8:])
+    store.put(key, sealed[:-9] + bytes([sealed[-9] ^ 1]) + sealed[-8:])
     [found] = audited(store)[1]
     assert (found.key, found.kind) == (key, DefectKind.DAMAGED)
     store.delete(key)
