@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulse_registry.format import keys
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, sealed_hash
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, sealed_hash
 from pulse_registry.log.fold import advance
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views, check_key, check_prefix
 from pulse_registry.store.checks import already_exists, check_range, check_whole, not_found, too_short
@@ -157,7 +157,9 @@ class Script:
 
     def add(self, record: Record) -> Script:
         self.records.append(record)
-        self.state = fold(self.run, self.records)
+        state = self.state.copy()  # who has the old one goes on with it
+        advance(state, record, sealed_hash(record.seal()))
+        self.state = state
         return self
 
     def epoch(self, **changes: Any) -> Script:
