@@ -40,7 +40,7 @@ def test_every_way_has_a_rate_and_its_cpu_time(document: dict[str, Any]) -> None
         }
         assert all(found[f"{key}.cpu"].value >= 0 < found[key].value for key in ways)
     limits = [row.key for row in found.values() if row.limit is not None]
-    assert sorted(key.rpartition(".")[2] for key in limits if "peak" not in key) == ["rate"] * 3 + ["share"] * 3
+    assert sorted(key.rpartition(".")[2] for key in limits if "peak" not in key) == ["rate"] * 4 + ["share"] * 4
 
 
 def test_a_keyframe_of_any_size_is_streamed_in_bounded_memory(document: dict[str, Any]) -> None:
