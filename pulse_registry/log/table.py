@@ -103,7 +103,6 @@ class _Store(Generic[T]):
     def close_tail(self) -> None:
         """Make the rows that wait for their block one."""
         if self.tail.lines:
-            self._opened.pop(len(self.blocks) - 1, None)  # what was added before has objects of all its rows
             self._keep_open(len(self.blocks), self.tail)
             self.add_block(Block.of(self.tail.lines))
 
@@ -262,10 +261,6 @@ class Table(CowObject, Generic[T]):
             CorruptObject: it was stored, and is damaged, or not what its columns say.
         """
         return self._store.row(row)
-
-    def glance(self, row: int) -> T:
-        """Return a row as ``row`` does, and keep no object of it: for who looks at many."""
-        return self._store.glance(row)
 
     def rows(self, rows: Iterable[int]) -> Iterator[T]:
         """Yield some rows; see ``row``."""

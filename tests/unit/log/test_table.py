@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import tracemalloc
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,18 +221,3 @@ def test_a_frame_of_other_lines_than_its_block_says_is_refused(frame: bytes) -> 
     table = Table.of(PATCHES, np.zeros((7, 1), np.int64), [Block(1, frame, "segment 7")])
     with pytest.raises(CorruptObject, match="segment 7: a block of"):
         table.row(0)
-
-
-def test_objects_of_the_newest_rows_are_kept_and_of_others_those_that_were_asked_for() -> None:
-    table = Table(VERSIONS)
-    kept = []
-    for number in range(3 * ROWS):
-        one = entry(number)
-        kept.append(weakref.ref(one))
-        table.append(one)
-    del one
-    gc.collect()
-    assert not any(ref() for ref in kept[: 2 * ROWS])
-    assert table.glance(5) == entry(5)
-    assert table.glance(5) is not table.glance(5)
-    assert table.row(5) is table.row(5)
