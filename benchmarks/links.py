@@ -207,6 +207,7 @@ def measure_link(link: Link, server: S3Server, states: States, threads: int, rep
                 asked = [one.taken() for one in requests.get(way.name, ())]
                 if way.name == "auto":
                     found[BARE].seconds.append(seconds(lambda: _ask_again(bare, step, asked)))  # noqa: B023
+                    found[BARE].nbytes.append(mine.nbytes[-1])  # once more, elsewhere
             common.followed(live)
     bucket.remove()
     return found
@@ -222,8 +223,9 @@ def link_rows(link: Link, found: dict[str, Found]) -> list[Row]:
     for name, mine in found.items():
         what = f"{link.name}: {name}, push to weights changed"
         rows.append(Row(f"{link.name}.{name}", what, median(name), "s"))
-        stored = statistics.median(mine.nbytes) / 1e6 if mine.nbytes else 0.0
-        rows.append(Row(f"{link.name}.{name}.mb", f"{link.name}: {name}, stored", stored, "MB"))
+        rows.append(
+            Row(f"{link.name}.{name}.mb", f"{link.name}: {name}, stored", statistics.median(mine.nbytes) / 1e6, "MB")
+        )
     for name in (COMMON, FULL):
         what = f"{link.name}: auto, the default, against {name}"
         rows.append(Row(f"{link.name}.against.{name}", what, median("auto") / median(name), "x"))
