@@ -34,7 +34,7 @@ SKIPPED: Final = (NotFound, CorruptObject, UnsupportedFormat)
 
 @dataclass(slots=True)
 class Tally:
-    """What was done; counted under a lock.
+    """What was done and not told yet; counted under a lock.
 
     Attributes:
         objects, nbytes: sent.
@@ -57,12 +57,19 @@ class Tally:
         with self.lock:
             self.present += 1
 
+    def taken(self) -> tuple[int, int, int]:
+        """Return objects, bytes and objects that were there, since the last call."""
+        with self.lock:
+            counts = self.objects, self.nbytes, self.present
+            self.objects = self.nbytes = self.present = 0
+        return counts
+
 
 class Copier:
-    """Copies units of one run. `begin` returns at once; for one thread, which must not be one of its workers.
+    """Copies units of one run; for any threads but its workers.
 
     Attributes:
-        tally: what was done so far.
+        tally: what was done.
     """
 
     def __init__(
@@ -184,6 +191,11 @@ class Copying:
     unit: Unit
     _futures: Sequence[Future[None]]
     _error: PulseError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `outcome` would not wait."""
+        return all(future.done() for future in self._futures)
 
     def outcome(self, meanwhile: Callable[[], object] = lambda: None) -> PulseError | None:
         """Wait for it, and return why it can't be copied; None: it is there, whole.

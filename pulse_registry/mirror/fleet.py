@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ _logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 8
 """Runs that are brought up to date at a time, once."""
 _FOLLOWED_AT_ONCE: Final = 32
-"""Runs that are followed at a time: some of them may be copying for hours."""
+"""Runs that are followed, or tended, at a time: some of them may be copying for hours."""
 _LEAST_S: Final = 0.001
 _RUNS_S: Final = 30.0
 """How often a root is asked for new runs."""
@@ -91,7 +92,7 @@ class Fleet:
         self._mirrors: dict[str, Mirror] = {}
         self._tidied: dict[str, float] = {}
         self._ended: set[str] = set()
-        self._listed_at: float | None = None
+        self._listed_at = -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -107,12 +108,15 @@ class Fleet:
             NotFound: no run matches.
             AccessDenied, StoreUnavailable: the source can't be listed.
         """
-        self._look_for_runs()
+        self._add(self._list())
         yield from self._each(Mirror.catch_up, [*self._mirrors.values()])
         self._refuse_none()
 
     def follow(self, stop: threading.Event, poll_s: float) -> Iterator[Outcome]:
         """Go on as records come, until ``stop`` is set; yield each look that found some, or failed for good.
+
+        A look begins so many seconds after the last one did. What versions need not wait for is done beside the looks:
+        that there are new runs, and what `Mirror.tend` does.
 
         A store that fails is asked again. A run that has moved, or whose log is damaged or forked, is left
         alone from then on. One that takes long, as for a large keyframe, keeps no other one waiting.
@@ -123,24 +127,30 @@ class Fleet:
             PulseError: there is no run left that can be copied: the first error.
         """
         first: PulseError | None = None
-        self._look_for_runs()
-        with ThreadPoolExecutor(_FOLLOWED_AT_ONCE, "pulse-mirror-run") as pool:
-            under_way: dict[str, Future[Outcome]] = {}
+        self._add(self._list())
+        with (
+            ThreadPoolExecutor(_FOLLOWED_AT_ONCE, "pulse-mirror-run") as lookers,
+            ThreadPoolExecutor(_FOLLOWED_AT_ONCE, "pulse-mirror-tend") as tenders,
+        ):
+            looks: dict[str, Future[Outcome]] = {}
+            tends: dict[str, Future[Outcome]] = {}
+            listing: Future[list[str]] | None = None
             while not stop.is_set():
-                try:
-                    self._look_for_runs()
-                except StoreUnavailable as error:
-                    _logger.warning("%s; it is tried again", error)
+                now = self._monotonic()
+                listing = self._listed(listing)
+                if listing is None and now - self._listed_at >= _RUNS_S:
+                    listing = tenders.submit(self._list)
                 left = [mirror for run, mirror in self._mirrors.items() if run not in self._ended]
                 for mirror in left:
-                    if mirror.run not in under_way:
-                        under_way[mirror.run] = pool.submit(_outcome, self._step, mirror)
-                wait(under_way.values(), max(poll_s, _LEAST_S))
-                done = [run for run, future in under_way.items() if future.done()]
-                for outcome in self._told(under_way.pop(run).result() for run in done):
+                    if mirror.run not in looks:
+                        looks[mirror.run] = lookers.submit(_outcome, Mirror.look, mirror)
+                    if mirror.run not in tends and (mirror.has_more or (mirror.begun and self._is_due(mirror, now))):
+                        tends[mirror.run] = tenders.submit(_outcome, self._tend, mirror)
+                wait(looks.values(), max(poll_s, _LEAST_S))
+                for outcome in self._told([*_done(looks), *_done(tends)]):
                     if isinstance(outcome.error, StoreUnavailable):
                         _logger.warning("run %s: %s; it is tried again", outcome.run, outcome.error)
-                    elif outcome.error is not None:
+                    elif outcome.error is not None and outcome.run not in self._ended:
                         first = first or outcome.error
                         self._ended.add(outcome.run)
                         yield outcome
@@ -148,24 +158,31 @@ class Fleet:
                         yield outcome
                 if first is not None and self._ended >= self._mirrors.keys():
                     raise first
-                if len(left) == 1 and not under_way:
-                    self._wait(left[0], poll_s, stop)
-                elif not under_way:
-                    stop.wait(poll_s)
+                if not looks:
+                    rest = partial(stop.wait, max(0.0, poll_s - (self._monotonic() - now)))
+                    self._wait(left, poll_s, rest)
 
-    def _wait(self, mirror: Mirror, poll_s: float, stop: threading.Event) -> None:
+    def _wait(self, left: list[Mirror], poll_s: float, rest: Callable[[], object]) -> None:
+        """Wait until the next look is due: a service tells of a record of one run, and nobody of many runs."""
         try:
-            mirror.wait(poll_s, stop.wait)
+            if len(left) == 1:
+                left[0].wait(poll_s, lambda _: rest())
+            else:
+                rest()
         except StoreUnavailable:
-            stop.wait(poll_s)
+            rest()
 
-    def _step(self, mirror: Mirror) -> Copied:
+    def _is_due(self, mirror: Mirror, now: float) -> bool:
+        return now - self._tidied.get(mirror.run, -math.inf) >= _TIDY_S
+
+    def _tend(self, mirror: Mirror) -> Copied:
         now = self._monotonic()
-        tidy = now - self._tidied.get(mirror.run, -_TIDY_S) >= _TIDY_S
-        copied = mirror.step(tidy=tidy)
+        tidy = self._is_due(mirror, now)
+        had_left = mirror.left is not None  # what is copied now is then the last of its outer rounds
+        copied = mirror.tend(tidy=tidy)
         if tidy:
             self._tidied[mirror.run] = now
-        if (home := mirror.left) is not None:
+        if had_left and (home := mirror.left) is not None:
             raise Fenced(
                 f"run {mirror.run!r}: record {home.seq} moved it to {home.to}: the copy has all that it had here"
             )
@@ -179,17 +196,32 @@ class Fleet:
         """Yield what is to be told of; a folder that has no log is no run yet."""
         for found in outcomes:
             if isinstance(found.error, NotFound) and not is_name(self._runs):
-                self._mirrors.pop(found.run).close()  # its first push may be under way: it is found again
+                self._drop(found.run)  # its first push may be under way: it is found again
             else:
                 yield found
 
-    def _look_for_runs(self) -> None:
-        """Make a mirror of each run that there is and whose name matches, if it is time to look."""
-        now = self._monotonic()
-        if self._listed_at is not None and now - self._listed_at < _RUNS_S:
-            return
-        self._listed_at = now
-        for run in matching_runs(self._retrying(self._source), self._runs):
+    def _drop(self, run: str) -> None:
+        if (mirror := self._mirrors.pop(run, None)) is not None:
+            mirror.close()
+
+    def _list(self) -> list[str]:
+        """Return the runs that there are and whose names match."""
+        self._listed_at = self._monotonic()
+        return matching_runs(self._retrying(self._source), self._runs)
+
+    def _listed(self, listing: Future[list[str]] | None) -> Future[list[str]] | None:
+        """Make mirrors of what was listed; return what is still under way."""
+        if listing is None or not listing.done():
+            return listing
+        try:
+            self._add(listing.result())
+        except StoreUnavailable as error:
+            _logger.warning("%s; it is tried again", error)
+        return None
+
+    def _add(self, runs: list[str]) -> None:
+        """Make a mirror of each run that has none."""
+        for run in runs:
             if run not in self._mirrors:
                 self._mirrors[run] = Mirror(
                     self._source,
@@ -205,6 +237,12 @@ class Fleet:
     def _refuse_none(self) -> None:
         if not self._mirrors:
             raise NotFound(f"no run in {self._source.url} is called {self._runs}")
+
+
+def _done(under_way: dict[str, Future[Outcome]]) -> Iterator[Outcome]:
+    """Take out what is over."""
+    for run in [run for run, future in under_way.items() if future.done()]:
+        yield under_way.pop(run).result()
 
 
 def _outcome(work: Callable[[Mirror], Copied], mirror: Mirror) -> Outcome:

@@ -58,11 +58,12 @@ class FollowedLog(ABC):
         self._recent: dict[int, tuple[AnyRecord, bytes]] = {}
         self._opened = False
 
-    def refresh(self, began: Callable[[FollowedRecord], object] = lambda record: None) -> int:
+    def refresh(self, goes_on: Callable[[FollowedRecord], bool] = lambda record: True) -> int:
         """Read what is new, or, where that is much, the first of it; return the number of the newest record known.
 
         Args:
-            began: is told of each record that comes after the first look, before the next one is looked for.
+            goes_on: is told of each record that comes after the first look, and tells whether the next one is looked
+                for now.
 
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
@@ -75,8 +76,7 @@ class FollowedLog(ABC):
         for record, sealed in self._news():
             self._recent[record.seq] = record, sealed
             nbytes += len(sealed)
-            began(self._followed(record, sealed))
-            if nbytes > _KEPT_BYTES:
+            if not goes_on(self._followed(record, sealed)) or nbytes > _KEPT_BYTES:
                 break
         return self.seq
 

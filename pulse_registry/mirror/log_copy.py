@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -149,8 +150,12 @@ class LogCopy(Generic[Log]):
             )
         return self._forked(seq)
 
-    def bring(self) -> int:
+    def bring(self, *, whole: bool = True) -> int:
         """Copy the records that are new at the source, and before each what it names; return how many.
+
+        Args:
+            whole: look for records until there is none; else no further once the first ones could be put, which then
+                wait for no others.
 
         Raises:
             Forked: the copy has another record of a number.
@@ -158,20 +163,22 @@ class LogCopy(Generic[Log]):
             AccessDenied, StoreUnavailable: a store did not do it; what was copied stays.
         """
         try:
-            self.source.refresh(self._begin_record)
-            return self._bring() if self.behind else 0
+            self.source.refresh(partial(self._begin_record, whole=whole))
+            first = self.copy.seq + 1  # once: in another thread the copy may be found to have more
+            return self._bring(first) if first <= self.source.seq else 0
         finally:
             for one in self._under_way.values():
                 one.end()
             self._under_way.clear()
 
-    def _bring(self) -> int:
+    def _bring(self, first: int) -> int:
         if self.blocked and self._monotonic() < self._again:
             return 0
         self.blocked, count = {}, 0
-        records = self.source.records(self.copy.seq + 1)
+        records = self.source.records(first)
         while batch := [*islice(records, _BATCH)]:
-            self._meanwhile()
+            if count:  # what has just come waits for nothing
+                self._meanwhile()
             copying = self._begin_batch(batch)
             try:
                 for record in batch:
@@ -200,12 +207,14 @@ class LogCopy(Generic[Log]):
                     copying[unit.key] = begun or self._begin(unit)
         return copying
 
-    def _begin_record(self, record: FollowedRecord) -> None:
-        """Begin to copy what a record names that has just come, while the next one is looked for."""
+    def _begin_record(self, record: FollowedRecord, *, whole: bool) -> bool:
+        """Begin to copy what a record names that has just come; tell whether to look for the next one meanwhile."""
+        waiting = bool(self._under_way) and all(one.is_over for one in self._under_way.values())
         if not record.later and not self.blocked:
             for unit in record.units:
                 if unit.key not in self._under_way:
                     self._under_way[unit.key] = self._begin(unit)
+        return whole or not waiting
 
     def _begin(self, unit: Unit) -> Copying:
         if unit.key in self._done:

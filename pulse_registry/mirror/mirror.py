@@ -1,12 +1,14 @@
 """The mirror of one run: copies what its log names from one root to another, byte for byte, objects first.
 
-look at the source -> copy what its new records name -> put the records, in order -> snapshots and hint. It may be
-killed anywhere: the copy's own log says where to go on. Nothing is decoded, so that hashes and signatures hold.
+look at the source -> copy what its new records name -> put the records, in order. Beside that, so that no version waits
+for it: outer rounds, leases, snapshots and hint, garbage. It may be killed anywhere: the copy's own log says where to
+go on. Nothing is decoded, so that hashes and signatures hold.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,7 +68,13 @@ class Copied:
 
 
 class Mirror:
-    """Copies one run; for one thread at a time. Several mirrors of one run do no harm: they write the same bytes."""
+    """Copies one run. Several mirrors of one run do no harm: they write the same bytes.
+
+    For one thread at a time, but that `tend` may go on in another one beside `look`.
+
+    Attributes:
+        begun: whether it has seen both sides, so that there is something to tend.
+    """
 
     def __init__(
         self,
@@ -119,8 +127,9 @@ class Mirror:
         self._collection = Collection(self._destination, self.run, each, policy or RetentionPolicy())
         self._carried = self._collected = -math.inf  # when that was done last
         self._documents = Documents(self._source, self._destination, verify=verify)
-        self._begun = False
-        self._blocked: dict[str, PulseError] = {}  # of the last step, with why
+        self.begun = False
+        self._lost: dict[str, PulseError] = {}  # that the copy has lost, and the source can't give, with why
+        self._carrying = threading.Lock()
         self._proved: str | None = None  # the move that is known to have led to the source
 
     def __enter__(self) -> Self:
@@ -160,7 +169,7 @@ class Mirror:
         while True:
             one = self.step()
             done = done.and_then(one)
-            for key, error in self._blocked.items():
+            for key, error in self._blocked().items():
                 ends = f"no record is copied that names it: the copy ends at record {one.seq} of {one.source_seq}"
                 if isinstance(error, Conflict):
                     raise Conflict(f"run {self.run!r}: {error}; {ends}") from error
@@ -181,9 +190,8 @@ class Mirror:
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the source can't tell.
         """
-        run = self._run
-        home = run.source.home
-        if home is None or home.move == self._proved or any(log.behind for log in self._logs):
+        run, home = self._run, self._moved
+        if home is None or any(log.behind for log in self._logs):
             return None
         if self._source.gateway() is not None:
             return home if proved_move(self._destination, self.run) == home.move else None
@@ -194,12 +202,27 @@ class Mirror:
             return None
         return home
 
+    @property
+    def _moved(self) -> HomeEntry | None:
+        """The newest move, unless it is known to have led here."""
+        home = self._run.source.home
+        return None if home is None or home.move == self._proved else home
+
     def step(self, *, tidy: bool = True) -> Copied:
-        """Copy what is new at the source, up to the newest record that is there.
+        """Copy what is new at the source, up to the newest record that is there: `look`, and then `tend`.
 
         Args:
-            tidy: look for countersignatures, snapshots and the hint, and for outer rounds where there were none, too:
-                some requests more, which need not follow on every record.
+            tidy: as `tend`.
+
+        Raises:
+            As `look`.
+        """
+        self._open()
+        records = self._run.bring()
+        return self._copied(records).and_then(self.tend(tidy=tidy))
+
+    def look(self) -> Copied:
+        """Copy the records of the run that are new, outer rounds left out, and no more of them than can be put by now.
 
         Raises:
             NotFound: the source has no such run.
@@ -208,33 +231,50 @@ class Mirror:
             CorruptObject, UnsupportedFormat: the source's log can't be read.
             AccessDenied, StoreUnavailable: a store did not do it; what was copied stays: call again.
         """
-        tally = self._copier.tally
-        objects, nbytes, present = tally.objects, tally.nbytes, tally.present
-        self._blocked = {}
-        if not self._begun:
-            self._begin()
-            self._begun = True
+        self._open()
+        return self._copied(self._run.bring(whole=False))
+
+    def tend(self, *, tidy: bool = True) -> Copied:
+        """Do what no version is to wait for: copy outer rounds, keep leases. Nothing, before the first look.
+
+        Args:
+            tidy: look for countersignatures, snapshots and the hint, for outer rounds where there were none, and now
+                and then for garbage, too: some requests more, which need not follow on every record.
+
+        Raises:
+            As `look`.
+        """
+        if not self.begun:
+            return Copied()
         self._hold()
         records = deleted = 0
-        for log in self._logs:
-            if log.source.seq >= 0 or tidy:
-                records += log.bring()
-                self._blocked |= log.blocked
+        if tidy or self._rounds.source.seq >= 0:
+            records = self._rounds.bring()
         if tidy:
             for log in self._logs:
                 self._documents.copy(log.source.folder, log.copy.seq)
             deleted = self._collect()
-        run = self._run
-        return Copied(
-            records,
-            tally.objects - objects,
-            tally.nbytes - nbytes,
-            tally.present - present,
-            tuple(self._blocked),
-            run.copy.seq,
-            run.source.seq,
-            deleted,
-        )
+        return self._copied(records, deleted)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something for `tend` even if it is not to tidy up: outer rounds, or a move."""
+        return self.begun and (self._rounds.source.seq >= 0 or self._moved is not None)
+
+    def _copied(self, records: int, deleted: int = 0) -> Copied:
+        objects, nbytes, present = self._copier.tally.taken()
+        run, blocked = self._run, tuple(self._blocked())
+        return Copied(records, objects, nbytes, present, blocked, run.copy.seq, run.source.seq, deleted)
+
+    def _blocked(self) -> dict[str, PulseError]:
+        return {**self._lost, **self._run.blocked, **self._rounds.blocked}
+
+    def _open(self) -> None:
+        self._lost = {}
+        if not self.begun:
+            self._begin()
+            self._hold()
+            self.begun = True
 
     def _begin(self) -> None:
         """Open both logs, claim the destination, compare what they have; copy what the copy has lost."""
@@ -251,7 +291,7 @@ class Mirror:
         for folder in (keys.OBJECTS, keys.OUTER + keys.OBJECTS, keys.LAYOUTS):
             self._listed.update(self._destination.list(folder))
         for log in self._logs:
-            self._blocked |= log.restore(() if self._verify else self._listed)
+            self._lost |= log.restore(() if self._verify else self._listed)
         # No record to come names these, and a mirror of many runs has little memory.
         self._listed.difference_update([*filter(self._run.copy.state.is_live, self._listed)])
 
@@ -269,14 +309,19 @@ class Mirror:
 
     def _carry(self) -> Leases | None:
         """Carry the leases of the copy's readers to the source, and return them; None if they can't be known."""
-        self._carried = self._monotonic()
+        if not self._carrying.acquire(blocking=False):
+            return None  # the other thread is about it
         try:
-            leases = self._collection.leases()
-        except (CorruptObject, UnsupportedFormat) as error:
-            self._leases.keep(error)
-            return None
-        self._leases.carry(leases.held)
-        return leases
+            self._carried = self._monotonic()
+            try:
+                leases = self._collection.leases()
+            except (CorruptObject, UnsupportedFormat) as error:
+                self._leases.keep(error)
+                return None
+            self._leases.carry(leases.held)
+            return leases
+        finally:
+            self._carrying.release()
 
     def _collect(self) -> int:
         """Carry leases; now and then delete what the copy needs no more."""

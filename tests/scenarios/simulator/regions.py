@@ -139,13 +139,33 @@ class Regions:
         links = self._links(process, home, copied)
         policy = RetentionPolicy(keep_last=1, keep_seconds=0.0, grace_seconds=GRACE_S, orphan_seconds=_ORPHAN_S)
         mirror = self._made(process, *links, policy=policy)
-        while not mirror_left(mirror):
-            begun, tidy = world.now, rng.random() < 0.5
-            with suppress(StoreUnavailable, NotFound, CorruptObject):
-                mirror.step(tidy=tidy)
-                if tidy:
-                    self._note_carried(home, copied, begun)
-            world.pause(rng.uniform(0.5, 20.0))
+        world.spawn(lambda: self._tend(mirror, links, home, copied))
+        try:
+            while not mirror_left(mirror):
+                with suppress(StoreUnavailable, NotFound, CorruptObject):
+                    mirror.look()
+                world.pause(rng.uniform(0.5, 20.0))
+        finally:
+            for link in links:
+                link.dead = True  # nor does its other thread go on
+
+    def _tend(self, mirror: Mirror, links: list[Link], home: str, copied: str) -> None:
+        """Do beside a mirror's looks, in its other thread, what these do not wait for."""
+        world, rng = self.world, self.world.rng
+        try:
+            while True:
+                begun, tidy = world.now, rng.random() < 0.5
+                if mirror.begun:
+                    with suppress(StoreUnavailable, NotFound, CorruptObject):
+                        mirror.tend(tidy=tidy)
+                        if tidy:
+                            self._note_carried(home, copied, begun)
+                world.pause(rng.uniform(0.5, 20.0))
+                if any(link.dead for link in links):
+                    return
+        except Crash:
+            for link in links:
+                link.dead = True
 
     def _operate(self, process: Process) -> None:
         """Move the run to the other region, now and then, or go on there without the one that is lost."""
