@@ -20,6 +20,7 @@ LAYER = (58_720_256, 58_720_256, 58_720_256, 16_777_216, 16_777_216, 4_194_304, 
 BF16 = CELL_TYPES["BF16"]
 _CHUNK = 1 << 26
 _SCALE = 0.02
+_SAMPLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,9 @@ def _states(count: int, step: float, generator: torch.Generator) -> tuple[torch.
 def _step_for(share: float, device: str, seed: int) -> float:
     """Return the size of a step that changes about ``share`` of the cells: by bisection on a sample."""
     low, high = 0.0, _SCALE
-    for _ in range(16):
+    for _ in range(32):  # a small step: 2^-16 of the scale is a third of one that changes a hundredth
         middle = (low + high) / 2
-        was, now = _states(1 << 14, middle, torch.Generator(device).manual_seed(seed))
+        was, now = _states(_SAMPLE, middle, torch.Generator(device).manual_seed(seed))
         low, high = (middle, high) if float((was != now).float().mean()) < share else (low, middle)
     return high
 

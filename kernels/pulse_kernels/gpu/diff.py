@@ -11,11 +11,13 @@ import torch
 
 from pulse_kernels.gpu.cells import UNSIGNED, load_rounded, load_words
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
-from pulse_kernels.gpu.language import jit, tl
+from pulse_kernels.gpu.language import jit, registers, tl
 from pulse_kernels.gpu.tiling import Tiling
 
 SHARE = 0.0125
 """Of the cells, words for which the first attempt has room. A step of a fine-tune changes up to 1 % of them."""
+REGISTERS = 64
+"""Of a thread that compares: four programs fit a multiprocessor of 65,536, and three with the compiler's own choice."""
 RUN = 64
 """Words that the second pass splits at a time; a tile with 1 % of its cells changed has 80."""
 
@@ -139,6 +141,7 @@ def diff(live: Tiling, shadow: Tiling, share: float = SHARE) -> Changes:
                 PER_WORD=per_word,
                 ROUNDED=live.any_wide,
                 num_warps=8,
+                **registers(REGISTERS),
             )
         tile_offsets = offsets_of(found)
         group_offsets = tile_offsets[tiles.offsets]

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-__all__ = ["Kernel", "constant", "jit", "tl"]
+__all__ = ["Kernel", "constant", "jit", "registers", "tl"]
 
 
 class Kernel(Protocol):
@@ -41,3 +42,11 @@ def jit(function: Callable[..., Any]) -> Kernel:
 def constant(value: float) -> Any:
     """Return a module's constant as kernels can read it."""
     return tl.constexpr(value)
+
+
+def registers(most: int) -> dict[str, int]:
+    """Return the option of a launch that gives a thread at most so many registers, so that more programs run at once.
+
+    Only NVIDIA's compiler takes it.
+    """
+    return {"maxnreg": most} if torch.version.cuda else {}

@@ -52,12 +52,6 @@ def count_in(word: tl.tensor, kind: tl.tensor) -> Any:
 
 
 @jit
-def all_counts(words: tl.tensor) -> Any:
-    """Return the counts in eight words, by class: int32 [32]."""
-    return tl.reshape(count_in(words[:, None], tl.arange(0, 4)[None, :]), (32,))
-
-
-@jit
 def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
     """Count classes by row of ROW cells: words (see ``one_in``) [8, ROWS] of ``kind`` [ROWS * ROW].
 

@@ -1,7 +1,7 @@
 """Select on the device: from ranks within classes to places, the inverse of ``ranks``, in one more read of the base.
 
-The wanted ranks of a class rise, so those that fall into a tile are a slice, found by bisection. Two kernels: one finds
-the place of each wanted rank, still class by class; one merges the classes' slices of each tile into index order.
+The wanted ranks of a class rise, so those that fall into a tile are a slice. Three kernels: one finds the slices, by
+bisection; one the place of each wanted rank, still class by class; one merges the slices of each tile into index order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pulse_kernels.gpu.coding.class_rank import (
     WARPS,
     ClassCounts,
     Classing,
-    all_counts,
     class_of,
     count_before,
     row_counts,
@@ -27,8 +26,12 @@ from pulse_kernels.gpu.coding.symbols import outward
 from pulse_kernels.gpu.language import jit, tl
 from pulse_kernels.gpu.tiling import Tiling
 
-ITEMS = 32
-"""Ranks whose rows a program looks at together."""
+ITEMS = 64
+"""Ranks whose rows a program looks at together; more of them take registers that keep other programs waiting."""
+SEARCHED = 4
+"""Tiles whose slices one program looks up."""
+MERGED = 32
+"""Places that a program puts in order together."""
 
 
 @jit
@@ -53,6 +56,22 @@ def slice_of(kinds: tl.tensor, before: tl.tensor, begin: tl.tensor, item: tl.ten
 
 
 @jit
+def bounds_of(
+    tile: tl.tensor,
+    owner: tl.tensor,
+    offsets: tl.tensor,
+    begins: tl.tensor,
+    class_end: tl.tensor,
+) -> Any:
+    """Return where a tile's slice of each class begins, and where that of the next tile of its group does."""
+    kinds = tl.arange(0, 32)
+    end = tl.load(class_end + owner * 32 + kinds).to(tl.int32)
+    if tile + 1 < tl.load(offsets + owner + 1):
+        end = tl.load(begins + (tile + 1) * 32 + kinds)
+    return tl.load(begins + tile * 32 + kinds), end
+
+
+@jit
 def row_with(
     table: tl.tensor,
     first: tl.tensor,
@@ -73,47 +92,60 @@ def row_with(
 
 
 @jit
+def find_slices(
+    group: tl.tensor,
+    counts: tl.tensor,
+    class_begin: tl.tensor,
+    class_end: tl.tensor,
+    ranks: tl.tensor,
+    begins: tl.tensor,
+    tiles: tl.int32,
+    SEARCHED: tl.constexpr,
+) -> None:
+    """Write where each tile's slice of each class begins: at the first rank that is not below the cells before it."""
+    tile = tl.program_id(0).to(tl.int64) * SEARCHED + tl.arange(0, SEARCHED)
+    some = tile < tiles
+    kinds = tl.arange(0, 32)[None, :]
+    of_group = tl.load(group + tile, mask=some, other=0)[:, None] * 32 + kinds
+    of_tile = tile[:, None] * 32 + kinds
+    before = tl.load(counts + of_tile, mask=some[:, None], other=0)
+    low, high = tl.load(class_begin + of_group), tl.load(class_end + of_group)
+    begin = lower_bound(ranks, low, tl.where(some[:, None], high, low), before)
+    tl.store(begins + of_tile, begin.to(tl.int32), mask=some[:, None])
+
+
+@jit
 def find_places(
     address: tl.tensor,
     count: tl.tensor,
     group: tl.tensor,
     first: tl.tensor,
+    offsets: tl.tensor,
     classing: tl.tensor,
     is_float: tl.tensor,
     counts: tl.tensor,
-    class_begin: tl.tensor,
+    begins: tl.tensor,
     class_end: tl.tensor,
     ranks: tl.tensor,
     steps: tl.tensor,
     places: tl.tensor,
-    found: tl.tensor,
     TILE: tl.constexpr,
     CELL: tl.constexpr,
     ROW: tl.constexpr,
     ITEMS: tl.constexpr,
 ) -> None:
-    """Write the place of each wanted rank that a tile holds, and turn its step inward by the old cell's sign.
-
-    In ``counts``, the tile's counts of cells before it give way to where its slice of each class begins; ``found``
-    gets the number of its changes.
-    """
+    """Write the place of each wanted rank that a tile holds, and turn its step inward by the old cell's sign."""
     ROWS: tl.constexpr = TILE // ROW
     FINE: tl.constexpr = 16 if ROWS > 16 else 1
     tile = tl.program_id(0).to(tl.int64)
     owner = tl.load(group + tile)
-    start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + owner * 4
-    rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
     kinds = tl.arange(0, 32)
-    base = tl.load(counts + tile * 32 + kinds)
-    low, high = tl.load(class_begin + owner * 32 + kinds), tl.load(class_end + owner * 32 + kinds)
-    begin = lower_bound(ranks, low, high, base)
-    held = all_counts(tl.sum(rows, 1)) - tl.where(kinds == 0, TILE - cells, 0)
-    end = lower_bound(ranks, begin, high, base + held)
-    tl.store(counts + tile * 32 + kinds, begin.to(tl.int32))
+    begin, end = bounds_of(tile, owner, offsets, begins, class_end)
     wanted = end - begin
     total = tl.sum(wanted, 0)
-    tl.store(found + tile, total)
     if total > 0:
+        start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + owner * 4
+        rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
         before = tl.cumsum(wanted, 0) - wanted
         table = tl.cumsum(rows, 1) - rows
         ahead = tl.reshape(table, (8 * ROWS,))
@@ -126,8 +158,7 @@ def find_places(
             item = done + tl.arange(0, ITEMS)
             some = item < total
             kind, at = slice_of(kinds, before, begin, item)
-            rank = tl.load(ranks + at, mask=some, other=0)
-            rank -= tl.sum(tl.where(kind[:, None] == kinds[None, :], base[None, :], 0), 1)
+            rank = tl.load(ranks + at, mask=some, other=0) - tl.load(counts + tile * 32 + kind)
             row, _ = row_with(coarse, tl.zeros((ITEMS,), tl.int32), kind, rank, ROWS // FINE, ROWS // FINE, ITEMS)
             row, passed_by = row_with(ahead, row * FINE, kind, rank, FINE, ROWS, ITEMS)
             rest = rank - passed_by
@@ -155,27 +186,24 @@ def merge_classes(
     steps: tl.tensor,
     index: tl.tensor,
     distance: tl.tensor,
-    ITEMS: tl.constexpr,
+    MERGED: tl.constexpr,
 ) -> None:
-    """Write a tile's places in order, each with its step; ``begins``: where its slice of each class begins."""
+    """Write a tile's places in order, each with its step."""
     tile = tl.program_id(0).to(tl.int64)
     owner = tl.load(group + tile)
     kinds = tl.arange(0, 32)
-    begin = tl.load(begins + tile * 32 + kinds).to(tl.int64)
-    end = tl.load(class_end + owner * 32 + kinds)
-    if tile + 1 < tl.load(offsets + owner + 1):
-        end = tl.load(begins + (tile + 1) * 32 + kinds).to(tl.int64)
+    begin, end = bounds_of(tile, owner, offsets, begins, class_end)
     wanted = end - begin
     before = tl.cumsum(wanted, 0) - wanted
     total = tl.sum(wanted, 0)
     earlier = tl.sum(begin - tl.load(class_begin + owner * 32 + kinds), 0)
     out = tl.load(group_offsets + owner) + earlier
-    for done in range(0, total, ITEMS):
-        item = done + tl.arange(0, ITEMS)
+    for done in range(0, total, MERGED):
+        item = done + tl.arange(0, MERGED)
         some = item < total
         _, at = slice_of(kinds, before, begin, item)
         place = tl.load(places + at, mask=some, other=0)
-        low = tl.zeros((ITEMS, 32), tl.int64) + begin[None, :]
+        low = tl.zeros((MERGED, 32), tl.int32) + begin[None, :]
         high = tl.where(some[:, None], low + wanted[None, :], low)
         target = out + tl.sum(lower_bound(places, low, high, place[:, None]) - begin[None, :], 1)
         tl.store(index + target, place, mask=some)
@@ -191,13 +219,13 @@ def class_select(
     group_offsets: torch.Tensor,
     ranks: torch.Tensor,
     steps: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (index int32[n], distance, changes of each tile int32[T]) in index order, group by group.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (index int32[n], distance) in index order, group by group.
 
     Args:
         base: the old cells.
         classing: of the groups.
-        counts: ``class_counts`` of the same; ``before`` is overwritten.
+        counts: ``class_counts`` of the same.
         class_begin, class_end: int64 [G, 32], where each class's ranks begin and end.
         group_offsets: int64 [G + 1], the same of each group.
         ranks: int32[n], class-major, rising within a class, each below its class's population.
@@ -205,11 +233,16 @@ def class_select(
     """
     tiles = base.tiles
     places, index, distance = torch.zeros_like(ranks), torch.empty_like(ranks), no_cells(tiles, len(ranks))
-    found = torch.zeros(len(tiles), dtype=torch.int32, device=tiles.device)
     if len(tiles) and len(ranks):
+        begins = torch.empty_like(counts.before)
+        find_slices[(-(-len(tiles) // SEARCHED),)](
+            *(tiles.group, counts.before, class_begin, class_end, ranks, begins, len(tiles)),
+            SEARCHED=SEARCHED,
+            num_warps=1,
+        )
         find_places[(len(tiles),)](
-            *(base.address, tiles.count, tiles.group, tiles.first, classing.table, tiles.is_float, counts.before),
-            *(class_begin, class_end, ranks, steps, places, found),
+            *(base.address, tiles.count, tiles.group, tiles.first, tiles.offsets, classing.table, tiles.is_float),
+            *(counts.before, begins, class_end, ranks, steps, places),
             TILE=tiles.tile,
             CELL=UNSIGNED[tiles.width],
             ROW=row_of(tiles),
@@ -217,8 +250,9 @@ def class_select(
             num_warps=WARPS,
         )
         merge_classes[(len(tiles),)](
-            *(tiles.group, tiles.offsets, group_offsets, counts.before, class_begin, class_end),
+            *(tiles.group, tiles.offsets, group_offsets, begins, class_begin, class_end),
             *(places, steps, index, distance),
-            ITEMS=ITEMS,
+            MERGED=MERGED,
+            num_warps=1,
         )
-    return index, distance, found
+    return index, distance

@@ -81,8 +81,8 @@ def decode_changes(
         groups: the bytes of each; none where nothing changes.
         base: the old cells, over these tiles; only read.
         chunk: changes of a chunk; what the format says, but in tests.
-        batch: the most changes to work on at a time. A batch takes 8 launches with ``class``, 4 with ``gap``, and with
-            ``class`` room for 8 bytes and a cell a change beside the result, and 128 bytes a tile.
+        batch: the most changes to work on at a time. A batch takes 9 launches with ``class``, 4 with ``gap``, and with
+            ``class`` room for 8 bytes and a cell a change beside the result, and 256 bytes a tile.
 
     Waits for the device once a batch, for the errors. Memory follows from ``changed``, which is at most the cells
     there are, and from the number of tables, which is bounded by the bytes.
@@ -148,7 +148,7 @@ def _decode(
     known = class_counts(base, classing)
     _check(runs, cells, known.population, places, errors, True)
     begin, end = upload(tiles.device, *_class_bounds(parsed, host_offsets))
-    index, distance, _ = class_select(base, classing, known, begin, end, group_offsets, places, steps)
+    index, distance = class_select(base, classing, known, begin, end, group_offsets, places, steps)
     _raise(errors, first)
     return Moves(index, distance, group_offsets, host_offsets)
 

@@ -18,7 +18,8 @@ DECODE = f"words:*i16 {PIECE} words_at:*i64 words_end:*i64 piece_run:*i64 run_en
 DECODE += " gap_slots:*u8 value_tables:*i32 value_slots:*u8 places:*i32 tails:*i64 errors:*i32 chunks:i64 longest:i32"
 SORTED = f"ranks:*i32 {PIECE} group_offsets:*i64 is_float:*i32 class_starts:*i32 before:*i32 places:*i32 counts:*i32"
 COUNTED = f"index:*i32 {PIECE} group_offsets:*i64 is_float:*i32 counts:*i32 chunk:i32"
-FIND = f"{TILED} first:*i32 classing:*i32 is_float:*i32 counts:*i32 class_begin:*i64 class_end:*i64 ranks:*i32"
+SLICE = "group:*i32 counts:*i32 class_begin:*i64 class_end:*i64 ranks:*i32 begins:*i32 tiles:i32"
+FIND = f"{TILED} first:*i32 offsets:*i64 classing:*i32 is_float:*i32 counts:*i32 begins:*i32 class_end:*i64 ranks:*i32"
 MERGE = "group:*i32 offsets:*i64 group_offsets:*i64 begins:*i32 class_begin:*i64 class_end:*i64 places:*i32 index:*i32"
 LAY_OUT = "classing:*i32 ends:*i32 sizes:*i32 piece_offsets:*i64 words_at:*i64 table_at:*i32 table_bytes:*i32"
 HEADS = "classing:*i32 changed:*i32 parameters:*i32 ends:*i32 levels:*u8 table_at:*i32 table_bytes:*i32"
@@ -55,15 +56,14 @@ def by_tile_and_piece(width: int) -> list[Launch]:
         ),
         Launch(
             "coding.class_select.find_places",
-            f"{FIND} {cells('steps', width=width)} places:*i32 found:*i32",
+            f"{FIND} places:*i32 {cells('steps', width=width)}",
             SPLIT | cell | {"ITEMS": class_select.ITEMS},
             class_rank.WARPS,
         ),
         Launch(
             "coding.class_select.merge_classes",
             f"{MERGE} {cells('steps', 'distance', width=width)}",
-            {"ITEMS": class_select.ITEMS},
-            4,
+            {"MERGED": class_select.MERGED},
         ),
         Launch(
             "coding.order.count_exponents",
@@ -111,6 +111,7 @@ def by_chunk(width: int) -> list[Launch]:
 
 
 KERNELS: list[Launch] = [
+    Launch("coding.class_select.find_slices", SLICE, {"SEARCHED": class_select.SEARCHED}),
     *by_tile_and_piece(2),
     *by_chunk(2),
     *by_chunk(8),
