@@ -159,8 +159,5 @@ class Directory(Mapping[int, Entry]):
         return table.data
 
     def _entry(self, row: int) -> Entry:
-        group, changed, size, coder, digest, old, new = self._rows[row]
-        return Entry(
-            *(int(group), int(changed), int(size), CODERS[coder], digest.tobytes()),
-            *(Digest(*sums.tolist()) for sums in (old, new)),
-        )
+        group, changed, size, coder, digest, old, new = self._rows[row].item()
+        return Entry(group, changed, size, CODERS[coder], digest, Digest(*old.tolist()), Digest(*new.tolist()))

@@ -16,16 +16,21 @@ from pulse_registry.weights.slice_map import SliceMap
 
 @dataclass(frozen=True, slots=True)
 class UndoStep:
-    """A step that undoes a version in this worker: the old cells, which lead to the version before it."""
+    """A step that undoes a version in this worker: the old cells, which lead to the version before it.
+
+    Attributes:
+        base, target: the version that it leads from, and the one before.
+        update: that it undoes.
+        nbytes: of memory; counted once, as all that are kept are summed up at each pull.
+    """
 
     base: int
     target: int
     update: ModelUpdate
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.update.nbytes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", self.update.nbytes)
 
 
 @dataclass(slots=True)
