@@ -292,8 +292,11 @@ class Mirror:
             self._listed.update(self._destination.list(folder))
         for log in self._logs:
             self._lost |= log.restore(() if self._verify else self._listed)
-        # No record to come names these, and a mirror of many runs has little memory.
-        self._listed.difference_update([*filter(self._run.copy.state.is_live, self._listed)])
+        # No record to come names what is live, and a mirror of many runs has little memory: a set keeps it until `clear`.
+        state = self._run.copy.state
+        others = [key for key in self._listed if not state.is_live(key)]
+        self._listed.clear()
+        self._listed.update(others)
 
     def _hold(self) -> None:
         """Ask the source to keep what leads from the copy's newest version to its own."""
