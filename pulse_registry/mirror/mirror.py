@@ -292,7 +292,7 @@ class Mirror:
             self._listed.update(self._destination.list(folder))
         for log in self._logs:
             self._lost |= log.restore(() if self._verify else self._listed)
-        # No record to come names what is live, and a mirror of many runs has little memory: a set keeps it until `clear`.
+        # What is live no record to come names, and a set keeps its memory until `clear`: many runs have little.
         state = self._run.copy.state
         others = [key for key in self._listed if not state.is_live(key)]
         self._listed.clear()
