@@ -181,7 +181,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
         "outer_collect": (_read(_F32), _read(_F32), _read(_F32), _write(_F32)),
         "outer_square": (_read(_F32), _read(_F32), _F32),
-        "outer_gate": (_read(_F32), _read(_F32), _F32, _F32, _INT, _write(_U32), _write(_I16)),
+        "outer_gate": (_read(_F32), _read(_F32), _F32, _F32, _INT, types.boolean, _write(_U32), _write(_I16)),
         "outer_passed": (_read(_F32), _read(_F32), _F32, _write(_U32)),
         "outer_settle": (_write(_F32), _read(_U32), _read(_I16), _F32),
         "outer_add": (_write(_INT), _read(_U32), _read(_I16), _INT),

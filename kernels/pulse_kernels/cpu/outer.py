@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 
 from pulse_kernels.cells import Index
 from pulse_kernels.cpu.compile import compiled
@@ -22,7 +23,14 @@ _NONE: Final = np.empty(0, np.uint32), np.empty(0, np.int16)
 class CompiledOuter:
     """See ``OuterLoops``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, squeeze: bool | None = None) -> None:
+        """Make the loops.
+
+        Args:
+            squeeze: put what the gate passes end to end 16 cells at a time; None: where the processor has an
+                instruction for that (AVX-512 VBMI2), which others do cell by cell, sent or not.
+        """
+        self._squeeze = bool(get_host_cpu_features().get("avx512vbmi2")) if squeeze is None else squeeze
         self._share = _SHARE  # a model's groups are alike: what is made with enough room is not copied
 
     def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
@@ -42,7 +50,7 @@ class CompiledOuter:
         while done < len(theta):
             room = int(share * (len(theta) - done)) + _ROOM
             index, levels = np.empty(room, np.uint32), np.empty(room, np.int16)
-            count, done = loop(theta, residual, np.float32(gain), inverse, done, index, levels)
+            count, done = loop(theta, residual, np.float32(gain), inverse, done, self._squeeze, index, levels)
             parts.append((index[:count], levels[:count]))
             share = max(_SHARE, 1.1 * (sum(len(some) for some, _ in parts) / done))
         self._share = share

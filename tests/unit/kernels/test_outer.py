@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulse_kernels.cpu.outer import CompiledOuter
 from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates, Weighted
 from pulse_kernels.select import outer_loops
 
 PLAIN, FAST = outer_loops("reference"), outer_loops("numba")
-EACH = pytest.mark.parametrize("loops", [PLAIN, FAST], ids=["reference", "numba"])
+SQUEEZING, LISTING = CompiledOuter(squeeze=True), CompiledOuter(squeeze=False)
+EACH = pytest.mark.parametrize("loops", [PLAIN, SQUEEZING, LISTING], ids=["reference", "squeezing", "listing"])
 RATES = OuterRates(0.7, 0.9)
 
 
