@@ -55,10 +55,10 @@ def measure_bandwidth(
     with ThreadPoolExecutor(threads) as pool:
         works = {
             "copy": lambda: _run(pool.map, lambda piece: np.copyto(target[piece], source[piece]), pieces),
-            "read": lambda: _run(pool.map, lambda group: _read(base, group), geometry.groups),
+            "read": lambda: _run(pool.map, lambda group: read_group(base, group), geometry.groups),
             "diff": lambda: shadow.turn(pool.map, [base, live]),
             "digest": lambda: base.digest(backend, pool.map),
-            "read_core": lambda: _run(map, lambda group: _read(base, group), geometry.groups),
+            "read_core": lambda: _run(map, lambda group: read_group(base, group), geometry.groups),
             "digest_core": lambda: base.digest(backend, map),
         }
         touched = {
@@ -84,7 +84,8 @@ def _run(map_: Map, work: Callable[[Any], Any], items: Sequence[Any]) -> None:
         pass
 
 
-def _read(weights: Weights, group: Group) -> None:
+def read_group(weights: Weights, group: Group) -> None:
+    """Read all cells of a group."""
     # The arrays that the digest reads: whether these lie in huge pages makes a difference of a third.
     for cells in weights.spans(group):
         part = cells.view(np.uint8)

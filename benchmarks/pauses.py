@@ -6,7 +6,7 @@ is, once; and writing one byte of as many random cache lines as cells change, in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from benchmarks.bandwidth import geometry_of, read_group, weights_of
 from benchmarks.results import Row
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import ratio, seconds
@@ -35,6 +36,9 @@ def measure_pauses(states: States, root: Path, threads: int, repeats: int) -> di
     """
     found: dict[str, list[float]] = {name: [] for name in ("stall", "read", "apply", "touch")}
     trainer, shadow, weights = Live(states), Live(states), Live(states)
+    geometry = geometry_of(states)
+    both = [weights_of(geometry, states, side.cells) for side in (trainer, shadow)]
+    reads = [(side, group) for side in both for group in geometry.groups]
     lines = np.zeros(states.nbytes // _LINE * _LINE, np.uint8)
     rng = np.random.default_rng(0)
     touch_lines(lines, np.zeros(1, np.int64))
@@ -55,12 +59,12 @@ def measure_pauses(states: States, root: Path, threads: int, repeats: int) -> di
 
             found["stall"].append(seconds(push))
             changed = pushed[0].result().changed
-            found["read"].append(seconds(lambda: _each(pool, _read, [*trainer.cells, *shadow.cells])))
+            found["read"].append(seconds(lambda: _each(pool, read_group, reads)))
             with worker.stage("latest", into=weights.model()) as staged:
                 found["apply"].append(seconds(staged.apply))
             at = np.sort(rng.integers(0, len(lines) // _LINE, changed)) * _LINE
             parts = [(lines, part) for part in np.array_split(at, threads)]
-            found["touch"].append(seconds(lambda parts=parts: _each(pool, _touch, parts)))  # type: ignore[misc]
+            found["touch"].append(seconds(lambda parts=parts: _each(pool, touch_lines, parts)))  # type: ignore[misc]
     return found
 
 
@@ -81,15 +85,6 @@ def touch_lines(cells: Cells, places: Any) -> None:
         cells[place] ^= 1
 
 
-def _each(pool: ThreadPoolExecutor, work: Any, items: Sequence[Any]) -> None:
-    for _ in pool.map(work, items):
+def _each(pool: ThreadPoolExecutor, work: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
+    for _ in pool.map(work, *zip(*rows, strict=True)):
         pass
-
-
-def _read(cells: Cells) -> None:
-    part = cells.view(np.uint8)
-    np.bitwise_or.reduce(part[: len(part) // 8 * 8].view(np.uint64))
-
-
-def _touch(part: tuple[Cells, Any]) -> None:
-    touch_lines(*part)
