@@ -78,7 +78,9 @@ class History(CowObject, Sequence[VersionEntry]):
 
     def since(self, number: int) -> Iterator[VersionEntry]:
         """Yield the versions from a number on that are not forgotten, in steps of a few, however many there are."""
-        return self._rows(range(self._first_row(number), len(self.table)))
+        table = self.table
+        rows = range(self._first_row(number), len(table))
+        return (table.glance(row) for row in rows if not table.is_dead(row))
 
     def append(self, entry: VersionEntry) -> None:
         """Add the next version."""

@@ -373,7 +373,7 @@ class RunState(CowObject):
     def _patch_row(self, key: str) -> int | None:
         """Return the row of the live patch with a key, None where there is none."""
         found = self._patches.where("key", id_of(key))
-        return next((row for row in found if self._patches.row(row).object.key == key), None)
+        return next((row for row in found if self._patches.glance(row).object.key == key), None)
 
     def _keyframe_row(self, key: str) -> int | None:
         """Return the row of the live keyframe of which a key is a file's, None where there is none."""

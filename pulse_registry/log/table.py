@@ -262,6 +262,10 @@ class Table(CowObject, Generic[T]):
         """
         return self._store.row(row)
 
+    def glance(self, row: int) -> T:
+        """Return a row as ``row`` does, and keep no object of it: for who goes through many."""
+        return self._store.glance(row)
+
     def rows(self, rows: Iterable[int]) -> Iterator[T]:
         """Yield some rows; see ``row``."""
         return map(self._store.row, rows)

@@ -21,7 +21,7 @@ from pulse_registry.log.block import Block
 from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.log.table import Table
 from pulse_registry.log.tables import Tables
-from pulse_schemas import Record
+from pulse_schemas import PatchRef, Record, VersionEntry
 from tests.support.counting import calls
 
 SMALL, LARGE = 400, 4_000
@@ -109,6 +109,18 @@ def test_a_version_takes_at_most_400_bytes_with_its_patch_and_merged_ones() -> N
         return taken + sum(frames)  # of the frames the two states have the same bytes
 
     assert (held(2 * LARGE) - held(LARGE)) / LARGE < 400
+
+
+def test_who_goes_through_a_run_leaves_no_object_of_a_row_behind() -> None:
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(one, PatchRef | VersionEntry) for one in gc.get_objects())
+
+    state = opened(a_run(SMALL)[0])
+    before = held()
+    assert all(state.is_live(patch.object.key) for patch in state.patches)
+    assert len([*state.versions_since(0)]) == SMALL
+    assert held() == before
 
 
 def test_no_version_and_no_patch_is_read_to_open_a_state_and_only_those_of_a_route_to_find_it() -> None:
