@@ -114,13 +114,14 @@ def test_a_version_takes_at_most_400_bytes_with_its_patch_and_merged_ones() -> N
 def test_who_goes_through_a_run_leaves_no_object_of_a_row_behind() -> None:
     def held() -> int:
         gc.collect()
-        return sum(isinstance(one, PatchRef | VersionEntry) for one in gc.get_objects())
+        # By its type alone: what other tests left may be a proxy of something that is gone.
+        return sum(type(one) in (PatchRef, VersionEntry) for one in gc.get_objects())
 
     state = opened(a_run(SMALL)[0])
     before = held()
     assert all(state.is_live(patch.object.key) for patch in state.patches)
     assert len([*state.versions_since(0)]) == SMALL
-    assert held() == before
+    assert held() <= before
 
 
 def test_no_version_and_no_patch_is_read_to_open_a_state_and_only_those_of_a_route_to_find_it() -> None:
