@@ -17,8 +17,8 @@ from pulse_registry.format.coded_shard import CodedShard
 from pulse_registry.format.keyframe import Shard
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.patch_head import most_head_bytes
-from pulse_registry.format.pieces import PIECE_BYTES, read_pieces
-from pulse_registry.format.plain_shard import PiecedShard, pieced_shards
+from pulse_registry.format.pieces import PIECE_BYTES, Pieces, read_pieces
+from pulse_registry.format.plain_shard import PiecedShard, PlainShard, pieced_shards
 from pulse_registry.format.weight_map import mapped_shards
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import Map
@@ -39,6 +39,8 @@ _BEGINNINGS_BYTES, _LEAST_BEGINNING = 64 << 20, 1 << 20
 """The first reads of all patches of a chain take no more together, and each of them no less."""
 _WORTH_A_REQUEST = 64 << 10
 """Less than this is not worth a request of its own."""
+_RUN_BYTES = 32 << 20
+"""A request for pieces of a keyframe asks for no more."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 _MOST_ANNOUNCED = 2048
@@ -143,19 +145,22 @@ def fetch_shards(
         shards.append(landing)
         return landing
 
-    def asked() -> Iterator[tuple[int, PiecedShard, Landing, int]]:
+    together = _together(ref, pieces) if in_memory and spool is None and coding is None else 1
+
+    def asked() -> Iterator[tuple[int, PiecedShard, Landing, range]]:
         for number, shard in enumerate(pieced):
             with about(shard.ref.key):
                 landing = landing_of(shard.ref, shard.nbytes)
-            for piece in range(len(shard.hashes)):
-                yield number, shard, landing, piece
+            last = len(shard.hashes)
+            for first in range(0, last, together):
+                yield number, shard, landing, range(first, min(first + together, last))
 
-    def bring(item: tuple[int, PiecedShard, Landing, int]) -> None:
-        number, shard, landing, piece = item
+    def bring(item: tuple[int, PiecedShard, Landing, range]) -> None:
+        number, shard, landing, run = item
         with about(shard.ref.key):
-            data = _land(reader, shard, landing, piece)
-        if digest is not None:
-            digest.add(number, shard.plain(piece)[0], data)
+            for piece, data in zip(run, _landed(reader, shard, landing, run), strict=True):
+                if digest is not None:
+                    digest.add(number, shard.plain(piece)[0], data)
 
     try:
         in_windows(map_, bring, asked())
@@ -190,16 +195,28 @@ def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
         raise CorruptObject(f"{ref.index.key}: {nbytes} bytes of shards were committed, and the layout allows {most}")
 
 
-def _land(reader: PieceReader, shard: PiecedShard, landing: Landing, piece: int) -> memoryview:
-    """Bring a piece's plain bytes to their place, checked before they are written; return them, until the next call."""
-    start, stop = shard.plain(piece)
-    if landing.resumed:
-        there = memoryview(landing.read(start, stop))
-        if shard.holds(piece, there):
-            return there
-    data = reader.read(shard, piece, landing.room(start, stop))
-    landing.write(start, data)
-    return data
+def _together(ref: KeyframeRef, pieces: Pieces | None) -> int:
+    """Return how many pieces a request asks for where they come into their own memory.
+
+    A request costs some milliseconds of CPU; there are to be a few for each thread, so that all end at one time.
+    """
+    nbytes = min(_RUN_BYTES, sum(shard.size for shard in ref.shards) // (4 * FETCH_THREADS))
+    return 1 if pieces is None else max(1, nbytes // pieces.size)
+
+
+def _landed(reader: PieceReader, shard: PiecedShard, landing: Landing, run: range) -> Iterator[memoryview]:
+    """Bring the plain bytes of pieces to their place; yield each, checked before it is written, until the next one."""
+    start, stop = shard.plain(run[0])[0], shard.plain(run[-1])[1]
+    room = landing.room(start, stop)
+    if room is not None and isinstance(shard, PlainShard):
+        yield from reader.read_run(shard, run, room)
+        return
+    [piece] = run
+    there = memoryview(landing.read(start, stop) if landing.resumed else b"")
+    if not there or not shard.holds(piece, there):
+        there = reader.read(shard, piece, room)
+        landing.write(start, there)
+    yield there
 
 
 def land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -49,13 +49,32 @@ class PieceReader:
         shard.decode(number, self._fetched(shard, number, self._coded.of(last - first)), plain)
         return plain
 
-    def _fetched(self, shard: PiecedShard, number: int, room: memoryview) -> memoryview:
+    def read_run(self, shard: PlainShard, run: range, room: memoryview) -> Iterator[memoryview]:
+        """Yield neighbouring pieces, each checked, that one request brings into ``room``.
+
+        A piece that was damaged on the way is fetched again by itself.
+
+        Raises:
+            CorruptObject: one is not what was committed.
+            NotFound, StoreUnavailable: as the store.
+        """
+        begin = shard.stored(run[0])[0]
+        try:
+            filled(self._store, shard.ref.key, (begin, begin + len(room)), room)
+            came = True
+        except CorruptObject:
+            came = False  # an object that is too short here may be whole under another root: each piece looks there
+        for number in run:
+            start, stop = (at - begin for at in shard.stored(number))
+            yield self._fetched(shard, number, room[start:stop], came=came)
+
+    def _fetched(self, shard: PiecedShard, number: int, room: memoryview, *, came: bool = False) -> memoryview:
         start, stop = shard.stored(number)
         if self._alone:
             read = read_piece(self._store, shard.ref, start, shard.hashes[number], room)
         else:
             read = partial(filled, self._store, shard.ref.key, (start, stop), room)
-        return checked(read, partial(shard.check, number))
+        return checked(read, partial(shard.check, number), room if came else None)
 
 
 def fetch_index(store: Store, ref: KeyframeRef) -> bytes:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.format.keyframe import INDEX_NAME, KeyframeForm, write_keyframe
-from pulse_registry.format.pieces import PIECE_BYTES, PieceHasher
+from pulse_registry.format.pieces import PIECE_BYTES, PieceHasher, Pieces
 from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull import fetch
 from pulse_registry.pull.download import STALE_SECONDS
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
@@ -176,6 +177,63 @@ def test_a_piece_that_was_damaged_on_the_way_is_fetched_again_alone(stored: Stor
     gets = stored.store.shard_gets()
     assert len(gets) == stored.pieces() + len(damaged)
     assert {(key, part[0]) for key, part in gets if part and gets.count((key, part)) > 1} == damaged
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many pieces a request asks for, where they come into memory."""
+    monkeypatch.setattr(fetch, "_together", lambda ref, pieces: 4)
+    return 4
+
+
+def test_pieces_that_come_into_memory_share_requests(stored: Stored, together: int):
+    stored.check(stored.fetch(in_memory=True))
+    for shard in stored.ref.shards:
+        parts = [part for key, part in stored.store.gets if key == shard.key]
+        run = together * PIECE
+        assert parts == [(at, min(at + run, shard.size)) for at in range(0, shard.size, run)]
+    stored.check(stored.fetch())
+    assert len(stored.store.shard_gets()) == stored.pieces(), "on the way to a file a thread holds one piece"
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "longer"])
+def test_of_pieces_that_came_together_a_damaged_one_is_fetched_again_alone(stored: Stored, together: int, kind: str):
+    key, run = stored.ref.shards[0].key, (4 * PIECE, 8 * PIECE)
+    left = [1]
+
+    def answer(name: str, part: ByteRange, data: bytes) -> bytes:
+        if (name, part) == (key, run) and left:
+            left.pop()
+            flipped = data[: PIECE + 3] + bytes([data[PIECE + 3] ^ 1]) + data[PIECE + 4 :]
+            return {"flipped": flipped, "cut": data[:-1], "longer": data + b"\0"}[kind]
+        return data
+
+    stored.store.answer = answer
+    stored.check(stored.fetch(in_memory=True))
+    alone = [part for name, part in stored.store.shard_gets() if part is not None and part[1] - part[0] == PIECE]
+    wanted = [(at, at + PIECE) for at in range(*run, PIECE)]
+    assert alone == (wanted[1:2] if kind == "flipped" else wanted), "what comes otherwise is fetched piece by piece"
+    assert not left
+
+
+def test_of_pieces_that_came_together_one_that_is_damaged_in_the_store_is_named(stored: Stored, together: int):
+    key = stored.ref.shards[0].key
+    data = bytearray(stored.store.objects[key])
+    data[6 * PIECE + 5] ^= 1
+    stored.store.objects[key] = bytes(data)
+    with pytest.raises(CorruptObject, match=rf"{key}: the BLAKE3 of piece 6 differs"):
+        stored.fetch(in_memory=True)
+    assert stored.store.gets.count((key, (6 * PIECE, 7 * PIECE))) == 1
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "expected"), [(9, 1), (32 * PIECE_BYTES, 1), (70 * PIECE_BYTES, 2), (10**12, 4), (10**15, 4)]
+)
+def test_each_thread_gets_some_requests_and_none_is_for_more_than_four_large_pieces(nbytes: int, expected: int):
+    shards = (ObjectRef(key="a", size=nbytes, blake3="0" * 64),)
+    ref = KeyframeRef(version=1, index=shards[0], shards=shards)
+    assert fetch._together(ref, Pieces(size=PIECE_BYTES, blake3={})) == expected
+    assert fetch._together(ref, None) == 1
 
 
 def test_a_piece_that_comes_damaged_in_the_same_way_twice_is_damaged_in_the_store(stored: Stored):

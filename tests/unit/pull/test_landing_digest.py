@@ -15,6 +15,7 @@ from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.keyframe import KeyframeForm
 from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull import fetch
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.pull.landing_digest import LandingDigest
 from pulse_schemas.layout import DTYPE_ORDER
@@ -46,10 +47,13 @@ def fetched(stored: Stored, *, in_memory: bool, spool: Path | None = None, map_:
 
 
 @settings(max_examples=100)
-@given(TENSORS, FORMS, st.booleans(), st.sampled_from([0, 3]))
-def test_the_sum_of_what_has_landed_is_that_of_a_pass(tensors: Any, form: KeyframeForm, in_memory: bool, threads: int):
+@given(TENSORS, FORMS, st.booleans(), st.sampled_from([0, 3]), st.sampled_from([1, 2, 5]))
+def test_the_sum_of_what_has_landed_is_that_of_a_pass(
+    tensors: Any, form: KeyframeForm, in_memory: bool, threads: int, together: int
+):
     stored = Stored(tensors, form, 7)
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(max(1, threads)) as pool, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fetch, "_together", lambda ref, pieces: together)
         keyframe = fetched(stored, in_memory=in_memory, map_=ParallelMap(pool) if threads else map)
     assert keyframe.known is not None
     assert keyframe.known == keyframe.weights.digest(get_backend("reference"), map)
