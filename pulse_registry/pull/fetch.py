@@ -145,7 +145,7 @@ def fetch_shards(
         shards.append(landing)
         return landing
 
-    together = _together(ref, pieces) if in_memory and spool is None and coding is None else 1
+    together = pieces_a_request(ref, pieces) if in_memory and spool is None and coding is None else 1
 
     def asked() -> Iterator[tuple[int, PiecedShard, Landing, range]]:
         for number, shard in enumerate(pieced):
@@ -195,7 +195,7 @@ def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
         raise CorruptObject(f"{ref.index.key}: {nbytes} bytes of shards were committed, and the layout allows {most}")
 
 
-def _together(ref: KeyframeRef, pieces: Pieces | None) -> int:
+def pieces_a_request(ref: KeyframeRef, pieces: Pieces | None) -> int:
     """Return how many pieces a request asks for where they come into their own memory.
 
     A request costs some milliseconds of CPU; there are to be a few for each thread, so that all end at one time.

@@ -23,6 +23,11 @@ class Request:
     _handler: BaseHTTPRequestHandler
     _over: threading.Event
 
+    @property
+    def connection(self) -> int:
+        """The client's port, which tells its connections apart."""
+        return self._handler.client_address[1]
+
     def answer(self, status: int, body: bytes = b"", length: int | None = None, **headers: str) -> None:
         """Answer; `length` is what is said about the body, if that is not so."""
         self._handler.send_response(status)

@@ -182,7 +182,7 @@ def test_a_piece_that_was_damaged_on_the_way_is_fetched_again_alone(stored: Stor
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> int:
     """How many pieces a request asks for, where they come into memory."""
-    monkeypatch.setattr(fetch, "_together", lambda ref, pieces: 4)
+    monkeypatch.setattr(fetch, "pieces_a_request", lambda ref, pieces: 4)
     return 4
 
 
@@ -232,8 +232,8 @@ def test_of_pieces_that_came_together_one_that_is_damaged_in_the_store_is_named(
 def test_each_thread_gets_some_requests_and_none_is_for_more_than_four_large_pieces(nbytes: int, expected: int):
     shards = (ObjectRef(key="a", size=nbytes, blake3="0" * 64),)
     ref = KeyframeRef(version=1, index=shards[0], shards=shards)
-    assert fetch._together(ref, Pieces(size=PIECE_BYTES, blake3={})) == expected
-    assert fetch._together(ref, None) == 1
+    assert fetch.pieces_a_request(ref, Pieces(size=PIECE_BYTES, blake3={})) == expected
+    assert fetch.pieces_a_request(ref, None) == 1
 
 
 def test_a_piece_that_comes_damaged_in_the_same_way_twice_is_damaged_in_the_store(stored: Stored):

@@ -53,7 +53,7 @@ def test_the_sum_of_what_has_landed_is_that_of_a_pass(
 ):
     stored = Stored(tensors, form, 7)
     with ThreadPoolExecutor(max(1, threads)) as pool, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fetch, "_together", lambda ref, pieces: together)
+        patched.setattr(fetch, "pieces_a_request", lambda ref, pieces: together)
         keyframe = fetched(stored, in_memory=in_memory, map_=ParallelMap(pool) if threads else map)
     assert keyframe.known is not None
     assert keyframe.known == keyframe.weights.digest(get_backend("reference"), map)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import socket
@@ -14,6 +15,7 @@ from email.utils import formatdate
 
 import pytest
 from botocore.response import StreamingBody
+from urllib3 import HTTPResponse
 
 from pulse_registry.errors import (
     AccessDenied,
@@ -25,7 +27,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
 )
 from pulse_registry.store import RetryStore, S3Location, S3Store, Stream
-from pulse_registry.store.s3 import client
+from pulse_registry.store.s3 import body, client
 from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
 from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
@@ -279,7 +281,45 @@ def test_of_the_clients_body_only_what_it_offers_is_used(monkeypatch: pytest.Mon
         assert store.get("key", (0, len(data))) == data
 
 
-def test_a_body_that_is_cut_is_unavailable_and_never_short() -> None:
+@pytest.fixture(params=["in place", "by urllib3"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How bodies are read: into the buffer where http.client can be reached, or as urllib3 gives them out."""
+    if request.param == "by urllib3":
+        monkeypatch.setattr(body, "response_below", lambda stream, nbytes: None)
+    return request.param
+
+
+def test_bodies_of_any_size_come_whole_by_one_connection(reading: str) -> None:
+    rng = random.Random(5)
+    sizes = [1, 2, 8191, 8192, 8193, 3 * MIB, *(rng.randrange(1, 2 * MIB) for _ in range(6))]
+    bodies = [rng.randbytes(size) for size in sizes]
+
+    def in_pieces(data: bytes) -> Step:
+        def step(request: Request) -> None:
+            request.answer(200, b"", length=len(data), Content_Range=f"bytes 0-{len(data) - 1}/{len(data)}")
+            at = 0
+            while at < len(data):
+                nbytes = rng.choice([1, 100, 9000, MIB])
+                request.raw(data[at : at + nbytes])
+                at += nbytes
+
+        return step
+
+    with served(*map(in_pieces, bodies)) as (server, store):
+        for data in bodies:
+            into = bytearray(len(data))
+            store.get_into("key", (0, len(data)), into)
+            assert into == data
+        assert len({request.connection for request in server.seen}) == 1
+
+
+def test_a_body_without_a_length_is_read_as_urllib3_gives_it_out() -> None:
+    assert body.response_below(object(), 3) is None
+    response = HTTPResponse(io.BytesIO(b"abc"), preload_content=False)
+    assert body.response_below(response, 3) is None
+
+
+def test_a_body_that_is_cut_is_unavailable_and_never_short(reading: str) -> None:
     def cut(request: Request) -> None:
         request.answer(200, b"x" * 1000, length=3 * MIB)
         request.drop()
@@ -288,7 +328,7 @@ def test_a_body_that_is_cut_is_unavailable_and_never_short() -> None:
         store.get("key")
 
 
-def test_a_body_that_stalls_is_given_up() -> None:
+def test_a_body_that_stalls_is_given_up(reading: str) -> None:
     def stall(request: Request) -> None:
         request.answer(200, b"x" * 1000, length=3 * MIB)
         request.hold()
@@ -297,7 +337,7 @@ def test_a_body_that_stalls_is_given_up() -> None:
         store.get("key")
 
 
-def test_a_body_that_trickles_is_given_up() -> None:
+def test_a_body_that_trickles_is_given_up(reading: str) -> None:
     def trickle(request: Request) -> None:
         request.answer(200, b"x", length=3 * MIB)
         while not request.hold(0.01):
@@ -307,7 +347,7 @@ def test_a_body_that_trickles_is_given_up() -> None:
         store.get("key")
 
 
-def test_a_connection_that_broke_is_not_used_again() -> None:
+def test_a_connection_that_broke_is_not_used_again(reading: str) -> None:
     def cut(request: Request) -> None:
         request.answer(200, b"x" * 1000, length=3 * MIB)
         request.drop()
