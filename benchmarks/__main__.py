@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
 ``slices``, ``planning``, ``bases``, ``growth``, ``profile``, ``stats`` and ``gpu`` do the rest.
 
-``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
+``python -m benchmarks synthetic`` writes states, and ``... report`` renews docs/benchmarks.md and its plots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.report import PAGE, update_page
 from benchmarks.results import OUT, rows_of, write_result
 from benchmarks.scale import COPIES, measure_sizes
 from benchmarks.slices import run as slices
-from benchmarks.states import States, StatesError, load_states
+from benchmarks.states import States, StatesError, load_states, save_states
 from benchmarks.stats import run as stats
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
@@ -72,6 +72,22 @@ def bench(
     document = run_suite(chosen, threads, repeats, parts=parts, say=lambda what: console.print(f"... {what}"))
     chosen_name = name or _name(chosen.kind, chosen.title)
     _finish(console, document, f"{chosen.title} ({chosen.kind})", out / f"{chosen_name}.json")
+
+
+@app.command()
+def synthetic(
+    folder: Annotated[Path, typer.Argument(help="Where they go, one safetensors file a state.")],
+    cells: CellsOption = DEFAULT_CELLS,
+    steps: StepsOption = 8,
+    seed: SeedOption = 0,
+    rate: Annotated[float, typer.Option(help="Of learning: 1e-8 changes some 0.01 % a step, 1e-4 some 20 %.")] = 1e-6,
+) -> None:
+    """Write synthetic states, for --states: of a density that the learning rate makes."""
+    states = synthetic_states(cells, steps, seed, rate=rate)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_states(states, folder, steps + 1)
+    changed = [states.changed(step) / states.cells for step in range(steps)]
+    Console().print(f"{states.title}: {100 * min(changed):.3g} to {100 * max(changed):.3g} % change a step")
 
 
 @app.command()

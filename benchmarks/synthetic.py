@@ -18,7 +18,9 @@ import numpy.typing as npt
 from benchmarks.states import Cells, Changed, States, Tensor, compare
 
 DEFAULT_CELLS = 134_515_008
-_LEARNING_RATE, _BETA_1, _BETA_2, _EPSILON = 1e-6, 0.9, 0.999, 1e-8
+DEFAULT_RATE = 1e-6
+"""Of learning: about one percent of the cells change a step."""
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 _WARM_UP = 8
 """Steps before state 0, so that the moments are those of a run under way."""
 _PIECE = 1 << 16
@@ -65,33 +67,39 @@ def synthetic_states(
     *,
     shapes_of: Callable[[int], list[tuple[str, tuple[int, ...]]]] = shapes,
     scale: float = 0.06,
+    rate: float = DEFAULT_RATE,
 ) -> States:
     """Make ``steps + 1`` states; the same arguments give the same states, however many threads work.
 
-    ``scale``: of the weights, about which each tensor has its own.
+    ``scale``: of the weights, about which each tensor has its own. ``rate``: of learning; 1e-8 changes some 0.01 % of
+    the cells a step, 1e-4 some 20 %.
     """
     listed = shapes_of(cells)
 
     def make(number: int) -> tuple[Cells, list[Changed]]:
         name, shape = listed[number]
-        return _tensor(np.random.default_rng([seed, number]), math.prod(shape), "norm" in name, steps, scale)
+        return _tensor(np.random.default_rng([seed, number]), math.prod(shape), "norm" in name, steps, (scale, rate))
 
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(make, range(len(listed))))
-    title = f"synthetic AdamW steps at learning rate 1e-6, {sum(math.prod(s) for _, s in listed):,} cells"
+    named = f"{rate:.0e}".replace("e-0", "e-")
+    title = f"synthetic AdamW steps at learning rate {named}, {sum(math.prod(s) for _, s in listed):,} cells"
     tensors = [Tensor(name, "BF16", shape) for name, shape in listed]
     return States(
         "synthetic", title, seed, tensors, [m[0] for m in made], [[m[1][k] for m in made] for k in range(steps)]
     )
 
 
-def _tensor(rng: np.random.Generator, size: int, norm: bool, steps: int, typical: float) -> tuple[Cells, list[Changed]]:
-    scale, centre = (0.1, 1.0) if norm else (typical * math.exp(0.5 * rng.standard_normal()), 0.0)
+def _tensor(
+    rng: np.random.Generator, size: int, norm: bool, steps: int, typical: tuple[float, float]
+) -> tuple[Cells, list[Changed]]:
+    of_weights, rate = typical
+    scale, centre = (0.1, 1.0) if norm else (of_weights * math.exp(0.5 * rng.standard_normal()), 0.0)
     first, pieces = np.empty(size, np.uint16), []
     for start in range(0, size, _PIECE):
         part = first[start : start + _PIECE]
         weights = rng.standard_normal(len(part), np.float32) * np.float32(scale) + np.float32(centre)
-        pieces.append((start, _walk(rng, weights, part, steps)))
+        pieces.append((start, _walk(rng, weights, part, steps, rate)))
     joined = []
     for step in range(steps):
         parts = [(np.uint32(start) + changed[step].index, changed[step]) for start, changed in pieces]
@@ -105,7 +113,7 @@ def _tensor(rng: np.random.Generator, size: int, norm: bool, steps: int, typical
     return first, joined
 
 
-def _walk(rng: np.random.Generator, weights: Floats, first: Cells, steps: int) -> list[Changed]:
+def _walk(rng: np.random.Generator, weights: Floats, first: Cells, steps: int, rate: float) -> list[Changed]:
     """Take Adam steps with ``weights`` in place; write state 0 into ``first`` and return the changes after it."""
     mean, square = np.zeros_like(weights), np.zeros_like(weights)
     found: list[Changed] = []
@@ -115,7 +123,7 @@ def _walk(rng: np.random.Generator, weights: Floats, first: Cells, steps: int) -
         gradient /= np.sqrt(rng.standard_exponential(len(weights), np.float32) + np.float32(1e-6))
         mean += np.float32(1 - _BETA_1) * (gradient - mean)
         square += np.float32(1 - _BETA_2) * (gradient * gradient - square)
-        size = _LEARNING_RATE * math.sqrt(1 - _BETA_2**step) / (1 - _BETA_1**step)
+        size = rate * math.sqrt(1 - _BETA_2**step) / (1 - _BETA_1**step)
         weights -= np.float32(size) * mean / (np.sqrt(square) + np.float32(_EPSILON))
         if step == _WARM_UP:
             first[:] = _bf16(weights)

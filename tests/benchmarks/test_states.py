@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from benchmarks.__main__ import app
 from benchmarks.sizes import entropy_bits, near_share
 from benchmarks.states import Changed, Live, States, StatesError, Tensor, load_states, save_states, visits
 from benchmarks.synthetic import synthetic_states
@@ -88,3 +90,15 @@ def test_entropy_of_a_fair_coin_a_cell_and_a_fair_coin_a_distance_is_what_arithm
     states = States("synthetic", "coins", 0, [Tensor("w", "BF16", (8,))], [old], [[Changed(index, old[index], new)]])
     assert entropy_bits([old], states, 0) == pytest.approx(3.0)
     assert near_share(states, 0) == 0.5
+
+
+def test_a_learning_rate_makes_the_density_and_states_come_back_from_files(tmp_path: Path) -> None:
+    runner, found = CliRunner(), []
+    for rate in (1e-7, 1e-5):
+        folder = tmp_path / str(rate)
+        arguments = ["synthetic", str(folder), "--cells", "40000", "--steps", "2", "--rate", str(rate)]
+        answer = runner.invoke(app, arguments)
+        assert answer.exit_code == 0, answer.output
+        found.append(load_states(folder))
+    few, many = (states.changed(0) / states.cells for states in found)
+    assert 0 < few < many / 10
