@@ -18,7 +18,12 @@ def tables(documents: list[dict[str, Any]]) -> str:
     coded = [document for document in documents if "sizes" in document and "states" in document]
     hops = [document for document in documents if document.get("kind") == "hops"]
     others = [document for document in documents if document not in coded and document not in hops]
-    sections = {"scale": _sizes_section, "links": _links_section, "ladder": _ladder_section}
+    sections = {
+        "scale": _sizes_section,
+        "links": _links_section,
+        "ladder": _ladder_section,
+        "turns": _turns_section,
+    }
     rest = [sections.get(document.get("kind", ""), _rows_section)(document) for document in others]
     return "\n\n".join([*shown, *map(_section, coded), *rest, *([_hops_section(hops)] if hops else [])])
 
@@ -129,6 +134,24 @@ def _links_section(document: dict[str, Any]) -> str:
     for way in links[0]["ways"]:
         keys = [key for link in links for key in (f"{link['name']}.{way}", f"{link['name']}.{way}.mb")]
         lines.append(f"| {way} | " + " | ".join(values[key].texts()[0] for key in keys) + " |")
+    return "\n".join(lines)
+
+
+def _turns_section(document: dict[str, Any]) -> str:
+    """One column a commit."""
+    settings, rows = document["settings"], {row.key: row for row in rows_of(document)}
+    lines = [
+        *_heading(document),
+        f"Commits {settings['before']} and {settings['now']}: medians of {settings['runs']} runs of each.",
+        "",
+        "| what | before | now | now / before | limit | holds |",
+        "| --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for key in (key.removesuffix(".new") for key in rows if key.endswith(".new")):
+        now, limit, holds = rows[f"{key}.new"].texts()
+        ratio = rows[f"{key}.ratio"].texts()[0] if f"{key}.ratio" in rows else ""
+        what = rows[f"{key}.new"].what.removesuffix(": now")
+        lines.append(f"| {what} | {rows[f'{key}.old'].texts()[0]} | {now} | {ratio} | {limit} | {holds} |")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import turns
+from benchmarks.report import tables
 from benchmarks.results import Row
 
 CODE = """\
@@ -59,6 +60,7 @@ def test_each_commit_runs_its_own_code_by_turns_and_medians_are_told(
         [2, 4, 6],
     ]
     assert document["settings"]["before"] != document["settings"]["now"]
+    assert "| a thing | 8.0 ms | 4.0 ms | 0.50x | at most 4.0 ms | yes |" in tables([{**document, "file": "turns"}])
 
 
 def test_several_result_files_are_refused(tmp_path: Path) -> None:
