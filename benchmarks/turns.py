@@ -65,7 +65,8 @@ def _value(run: Sequence[Row], key: str) -> float:
     return next(row.value for row in run if row.key == key)
 
 
-def _commit(tree: Path) -> str:
+def commit_of(tree: Path) -> str:
+    """Return the commit that a checkout is at."""
     return subprocess.run(
         ["git", "-C", str(tree), "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -101,7 +102,12 @@ def turns(
         "machine": machine(),
         "versions": versions(),
         "seed": 0,
-        "settings": {"before": _commit(trees["before"]), "now": _commit(HERE), "runs": runs, "arguments": arguments},
+        "settings": {
+            "before": commit_of(trees["before"]),
+            "now": commit_of(HERE),
+            "runs": runs,
+            "arguments": arguments,
+        },
         "rows": [row.document() for row in rows],
         "runs": {name: [[row.document() for row in run] for run in each] for name, each in found.items()},
     }
