@@ -201,10 +201,10 @@ class NumbaCoding:
             CodecError: a table breaks a rule.
         """
         scratch, most = self._scratch(), most_value_symbols(cell_type)
-        wanted = _CONTEXT_TABLES if coded.parameters is None else (coded.counts > 0).view(np.uint8)
-        symbols = np.full(len(wanted), most, np.uint32)
         if coded.parameters is None:
-            symbols[:CONTEXTS] = GAP_TOKENS
+            wanted, symbols = _CONTEXT_TABLES, _context_symbols(most)
+        else:
+            wanted, symbols = (coded.counts > 0).view(np.uint8), np.full(len(coded.counts), most, np.uint32)
         empty = np.zeros(len(wanted), np.uint8)
         tables = scratch.places, scratch.slots
         fault = compiled("read_tables", 4)(coded.tables, wanted, symbols, _WEIGHTS, scratch.frequency, *tables, empty)
@@ -212,7 +212,7 @@ class NumbaCoding:
             raise CodecError(_TABLE_FAULTS[fault])
         if coded.parameters is None:
             rows, gap_tables, value_tables = _CONTEXT_ROWS, tables, tuple(table[CONTEXTS:] for table in tables)
-            for context in np.flatnonzero(empty) % CONTEXTS:
+            for context in np.flatnonzero(empty) % CONTEXTS if empty.any() else ():
                 _forbid(gap_tables, int(context), 0)
                 _forbid(value_tables, int(context), IMPOSSIBLE)
         elif empty.any():
@@ -220,6 +220,12 @@ class NumbaCoding:
         else:
             rows, gap_tables, value_tables = coded.parameters, (_geometric().places, _geometric().slots), tables
         return rows, (*gap_tables, *value_tables)
+
+
+@functools.cache
+def _context_symbols(most: int) -> U32:
+    """Return how many symbols the tables of gaps, then those of values, may have in each context."""
+    return np.repeat(np.array([GAP_TOKENS, most], np.uint32), CONTEXTS)
 
 
 def order_masks(cell_type: CellType) -> tuple[int, int]:

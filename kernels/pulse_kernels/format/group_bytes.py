@@ -55,7 +55,8 @@ def split(is_class: bool, changed: int, data: bytes | memoryview) -> Coded:
         raise CodecError("the byte after the tables is not zero")
     sizes = np.frombuffer(data, np.dtype("<u2"), chunks, start - 2 * chunks)
     words = np.frombuffer(data, np.dtype("<u2"), (size - start) // 2, start) if size > start else sizes[:0]
-    if int(sizes.min()) < 2 or int(sizes.sum(dtype=np.int64)) != len(words):
+    listed = sizes.tolist()  # few: NumPy would take longer to begin
+    if min(listed) < 2 or sum(listed) != len(words):
         raise CodecError("the sizes of the chunks do not add up to the group")
     stored = np.frombuffer(data, np.uint8, tables, at) if tables else np.empty(0, np.uint8)
     if not is_class:
