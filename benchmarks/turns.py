@@ -61,6 +61,10 @@ def side_by_side(old: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> 
     return rows
 
 
+def _by_figure(runs: Sequence[Sequence[Row]]) -> dict[str, list[float]]:
+    return {row.key: [_value(run, row.key) for run in runs] for row in runs[-1]}
+
+
 def _value(run: Sequence[Row], key: str) -> float:
     return next(row.value for row in run if row.key == key)
 
@@ -109,7 +113,7 @@ def turns(
             "arguments": arguments,
         },
         "rows": [row.document() for row in rows],
-        "runs": {name: [[row.document() for row in run] for run in each] for name, each in found.items()},
+        "runs": {name: _by_figure(each) for name, each in found.items()},
     }
     write_result(out, document)
     console.print(f"written to {out}")
