@@ -10,11 +10,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.bases import run as bases
 from benchmarks.growth.suite import run as growth
@@ -26,13 +25,14 @@ from benchmarks.planning import run as planning
 from benchmarks.profile import run as profile
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
-from benchmarks.results import OUT, rows_of, write_result
+from benchmarks.results import OUT
 from benchmarks.scale import COPIES, measure_sizes
+from benchmarks.show import finish
 from benchmarks.slices import run as slices
 from benchmarks.states import States, StatesError, load_states, save_states
 from benchmarks.stats import run as stats
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
-from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
+from benchmarks.synthetic import DEFAULT_CELLS, DEFAULT_RATE, few_shapes, synthetic_states
 from pulse_registry.format.patch_coding import CoderChoice
 from tests.support import servers
 
@@ -71,7 +71,7 @@ def bench(
     parts = Parts(memory=CODERS if memory else (), peers=peers, install=install)
     document = run_suite(chosen, threads, repeats, parts=parts, say=lambda what: console.print(f"... {what}"))
     chosen_name = name or _name(chosen.kind, chosen.title)
-    _finish(console, document, f"{chosen.title} ({chosen.kind})", out / f"{chosen_name}.json")
+    finish(console, document, out / f"{chosen_name}.json", f"{chosen.title} ({chosen.kind})")
 
 
 @app.command()
@@ -80,7 +80,9 @@ def synthetic(
     cells: CellsOption = DEFAULT_CELLS,
     steps: StepsOption = 8,
     seed: SeedOption = 0,
-    rate: Annotated[float, typer.Option(help="Of learning: 1e-8 changes some 0.01 % a step, 1e-4 some 20 %.")] = 1e-6,
+    rate: Annotated[
+        float, typer.Option(help="Of learning: 1e-8 changes some 0.01 % a step, 1e-4 some 20 %.")
+    ] = DEFAULT_RATE,
 ) -> None:
     """Write synthetic states, for --states: of a density that the learning rate makes."""
     states = synthetic_states(cells, steps, seed, rate=rate)
@@ -107,7 +109,7 @@ def links(
     with servers.seaweedfs() as server:
         os.environ.update(server.environment)
         document = links_document(chosen, LINKS, server, threads, repeats, lambda what: console.print(f"... {what}"))
-    _finish(console, document, document["title"], out / "store" / "links.json")
+    finish(console, document, out / "store" / "links.json")
 
 
 @app.command()
@@ -133,7 +135,7 @@ def scale(
         seed=seed,
         say=lambda what: console.print(f"... {what}"),
     )
-    _finish(console, document, document["title"], out / "scale.json")
+    finish(console, document, out / "scale.json")
 
 
 @app.command()
@@ -165,7 +167,7 @@ def ladder(
         seed=seed,
         say=lambda what: console.print(f"... {what}"),
     )
-    _finish(console, document, document["title"], out / "ladder" / f"{chosen.kind}.json")
+    finish(console, document, out / "ladder" / f"{chosen.kind}.json")
 
 
 @app.command()
@@ -189,7 +191,7 @@ def gpu(
         console.print("torch finds no CUDA device here: nothing was measured", style="red")
         raise typer.Exit(2)
     document = gpu_document("cuda", cells or SIZES, share, repeats, seed, lambda what: console.print(f"... {what}"))
-    _finish(console, document, f"{document['title']}: {document['machine']['gpu']}", out / "gpu.json")
+    finish(console, document, out / "gpu.json", f"{document['title']}: {document['machine']['gpu']}")
 
 
 app.command(name="pending")(pending)
@@ -218,21 +220,6 @@ def _states(console: Console, folder: Path | None, title: str | None, cells: int
     except StatesError as error:
         console.print(str(error), style="red")
         raise typer.Exit(2) from error
-
-
-def _finish(console: Console, document: dict[str, Any], title: str, path: Path) -> None:
-    """Print the rows and write the result file."""
-    table = Table(title=title)
-    table.add_column("what")
-    table.add_column("measured", justify="right")
-    table.add_column("limit")
-    table.add_column("holds")
-    for row in rows_of(document):
-        value, limit, verdict = row.texts()
-        table.add_row(row.what, value, limit, verdict.strip("*"), style="bold red" if row.holds is False else None)
-    console.print(table)
-    write_result(path, document)
-    console.print(f"written to {path}")
 
 
 def _name(kind: str, title: str) -> str:

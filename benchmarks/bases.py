@@ -15,9 +15,9 @@ import ml_dtypes
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from benchmarks.synthetic import DEFAULT_CELLS, shapes
 from pulse_registry import PushOptions, RetentionPolicy, open
 
@@ -101,12 +101,7 @@ def run(
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), cells, runs, seed)
-    table = Table(title=f"{TITLE}, in keyframes")
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in map(Row.parse, measured["rows"]):
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(f"{TITLE}, in keyframes", map(Row.parse, measured["rows"])))
     document = {"kind": "bases", "title": f"{TITLE}: {runs} of {cells:,} cells, in keyframes", "seed": seed}
     settings = {"cells": cells, "runs": runs, "share": SHARE}
     write_result(out, document | {"machine": machine(), "versions": versions(), "settings": settings} | measured)

@@ -28,12 +28,12 @@ from typing import Annotated, Any, Final
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 import pulse_registry
 from benchmarks.followed_engine import Followed
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry import PushOptions
 from pulse_registry.integrations.vllm import WorkerExtension
 from tests.engines.support.models import write_files
@@ -312,13 +312,8 @@ def run(
         cells = sum(tensor.numel() for tensor in trainer.weights.values())
         trainer.registry.close()
     rows = measured.rows()
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
     console = Console()
-    console.print(table)
+    console.print(rows_table(TITLE, rows))
     settings = {"cells": cells, "layers": layers, "share": share, "repeats": repeats}
     document = {"kind": "engine_pause", "title": f"{TITLE}: {cells:,} cells, {share:.1%} changed", "seed": 0}
     document |= {"machine": machine(), "versions": versions(), "settings": settings}

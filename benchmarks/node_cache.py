@@ -24,10 +24,10 @@ from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.link import Link, over
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
@@ -218,12 +218,7 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         through = S3Bucket(S3Server(server.name, endpoint), bucket.name)
         rows = measure(through.url, states, counts, folder, repeats)
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(TITLE, rows))
     write_result(out, document(rows, states, counts, repeats))
     console.print(f"written to {out}")
 

@@ -20,9 +20,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions, WhenFull
 from pulse_registry.registry import Registry
@@ -121,12 +121,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         found = {way: push_all(way, mib << 20, pushes, latency_s, seed, Path(folder)) for way in WAYS}
     rows = rows_of_ways(found)
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(TITLE, rows))
     write_result(out, document(rows, mib, pushes, latency_s, seed))
     console.print(f"written to {out}")
 

@@ -18,9 +18,9 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry import Slice
 from pulse_registry.format.directory import _ROW, Column, Directory
 from pulse_registry.format.patch_coding import PatchFile
@@ -282,12 +282,7 @@ def run(
     console = Console()
     chosen = sorted({number * ranks // min(planned, ranks) for number in range(min(planned, ranks))})
     measured = measure(layers, experts, ranks, chosen, changes)
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in map(Row.parse, measured["rows"]):
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(TITLE, map(Row.parse, measured["rows"])))
     settings = {"layers": layers, "experts": experts, "ranks": ranks, "planned": chosen, "changes": changes}
     title = f"{TITLE}: {measured['layout']['tensors']:,} tensors, {ranks} ranks"
     document = {"kind": "planning", "title": title, "seed": 0, "machine": machine(), "versions": versions()}

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry.format import keys
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
@@ -219,12 +219,7 @@ def routes(
     for shape in SHAPES:
         console.print(f"... {shape.name}")
         found += measure_shape(shape, count, repeats, seed)
-    table = Table(title=f"{TITLE}: {count:,} versions")
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in found:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(f"{TITLE}: {count:,} versions", found))
     document = {
         "kind": "routes",
         "title": f"{TITLE}: {count:,} versions",

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
 from pulse_registry.signing import PinGuard, SigningKey, Trust
@@ -166,12 +166,7 @@ def signatures(
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), repeats)
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in found:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(TITLE, found))
     document = {
         "kind": "signatures",
         "title": TITLE,

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from benchmarks.timing import ratio
@@ -296,12 +296,7 @@ def run(
     states = synthetic_states(cells, repeats + 1, seed, shapes_of=shapes)
     with tempfile.TemporaryDirectory() as folder, small_groups(group_kib << 10):
         rows, behind = measure(states, repeats, Path(folder))
-    table = Table(title=TITLE)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(row.what, *(text.strip("*") for text in row.texts()))
-    console.print(table)
+    console.print(rows_table(TITLE, rows))
     settings = {"cells": states.cells, "group_kib": group_kib, "repeats": repeats, "ranks": RANKS, "rank": RANK}
     document = {
         "kind": "slices",

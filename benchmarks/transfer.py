@@ -24,10 +24,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.memory import watched
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import rows_table
 from pulse_registry.format.keyframe import SHARD_BYTES, write_keyframe
 from pulse_registry.options import Options, PullOptions, PushOptions
 from pulse_registry.process.parallel import ParallelMap
@@ -305,13 +305,7 @@ def transfer(
         if faults:
             console.print("... faults")
             found += measure_faults(bucket, 12, faults)
-    table = Table(title="Transfer, local SeaweedFS")
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in found:
-        value, limit, verdict = row.texts()
-        table.add_row(row.what, value, limit, verdict.strip("*"))
-    console.print(table)
+    console.print(rows_table("Transfer, local SeaweedFS", found))
     settings = {"keyframe_mb": mb, "repeats": repeats, "peak_mb": peak, "fault_journeys": faults}
     document = {
         "kind": "store",

@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, rows_of, versions, write_result
+from benchmarks.show import rows_table
 
 HERE = Path(__file__).resolve().parent.parent
 PACKAGES = (".", "kernels", "schemas", "server")
@@ -29,8 +29,8 @@ PACKAGES = (".", "kernels", "schemas", "server")
 app = typer.Typer(add_completion=False)
 
 
-def measured(tree: Path, arguments: Sequence[str]) -> list[Row]:
-    """Run a checkout's own benchmark on its own code; return its figures.
+def measured(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a checkout's own benchmark on its own code; return its result document.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -43,7 +43,8 @@ def measured(tree: Path, arguments: Sequence[str]) -> list[Row]:
         found = sorted(Path(out).rglob("*.json"))
         if len(found) != 1:
             raise ValueError(f"{' '.join(command)}: it wrote {len(found)} result files, and one is read")
-        return list(rows_of(json.loads(found[0].read_text())))
+        document: dict[str, Any] = json.loads(found[0].read_text())
+        return document
 
 
 def side_by_side(old: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Row]:
@@ -87,25 +88,20 @@ def turns(
     """Run a benchmark on two commits by turns; print the medians of their figures, and write a result file."""
     console = Console()
     trees = {"before": other.resolve(), "now": HERE}
-    found: dict[str, list[list[Row]]] = {name: [] for name in trees}
+    found: dict[str, list[Sequence[Row]]] = {name: [] for name in trees}
     for number in range(runs):
         for name, tree in trees.items():
             console.print(f"... run {number + 1}, {name}")
-            found[name].append(measured(tree, arguments))
+            run = measured(tree, arguments)
+            found[name].append(rows_of(run))
     rows = side_by_side(found["before"], found["now"])
-    table = Table(title=title)
-    for column in ("what", "measured", "limit", "holds"):
-        table.add_column(column)
-    for row in rows:
-        value, limit, verdict = row.texts()
-        table.add_row(row.what, value, limit, verdict.strip("*"))
-    console.print(table)
+    console.print(rows_table(title, rows))
     document: dict[str, Any] = {
         "kind": "turns",
         "title": title,
         "machine": machine(),
         "versions": versions(),
-        "seed": 0,
+        "seed": run.get("states", run).get("seed"),
         "settings": {
             "before": commit_of(trees["before"]),
             "now": commit_of(HERE),

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from benchmarks.outer.inner import Floats
 from benchmarks.outer.methods import Levels
-from benchmarks.outer.show import finish
 from benchmarks.outer.speed import GAINS, TRAINERS, moved, synthetic
 from benchmarks.results import OUT, Row, machine, versions
+from benchmarks.show import finish
 from benchmarks.timing import seconds
 from pulse_kernels.protocol import OuterRates
 from pulse_registry.errors import AlreadyExists

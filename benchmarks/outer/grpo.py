@@ -18,9 +18,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.outer.learning import ALONE, DEFAULT_GAIN, METHODS, Plan, learn, learn_alone
-from benchmarks.outer.show import finish
 from benchmarks.outer.sorting import Recipe, Sorting
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import finish
 
 TITLE = "Outer rounds: GRPO at equal inner steps"
 COMPARED = (

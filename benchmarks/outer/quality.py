@@ -16,9 +16,9 @@ from rich.console import Console
 
 from benchmarks.outer.learning import ALONE, DEFAULT_GAIN, METHODS, Plan, learn, learn_alone
 from benchmarks.outer.methods import Sent
-from benchmarks.outer.show import finish
 from benchmarks.outer.text import Prose, Size
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from benchmarks.show import finish
 
 TITLE = "Outer rounds: what is learnt at equal inner steps"
 LIKE_VALUES, LIKE_DILOCO, WITHOUT_FEEDBACK = (0.99, 1.01), 0.93, 0.9

@@ -23,9 +23,9 @@ from benchmarks.outer.inner import Floats
 from benchmarks.outer.methods import Levels, Sent, Values
 from benchmarks.outer.rounds import Rounds
 from benchmarks.outer.sample import cut
-from benchmarks.outer.show import finish
 from benchmarks.outer.speed import GAINS
 from benchmarks.results import OUT, Row, machine, versions
+from benchmarks.show import finish
 from pulse_kernels.protocol import OuterRates
 from pulse_registry.outer.mean import GroupLevels
 

@@ -25,9 +25,9 @@ from rich.console import Console
 
 from benchmarks.outer.inner import Floats
 from benchmarks.outer.methods import Levels
-from benchmarks.outer.show import finish
 from benchmarks.push_pull import PUSH_CORE, core_seconds, warm_up
 from benchmarks.results import OUT, Row, machine, versions
+from benchmarks.show import finish
 from benchmarks.synthetic import DEFAULT_CELLS, shapes
 from benchmarks.timing import ratio
 from pulse_kernels.protocol import OuterRates

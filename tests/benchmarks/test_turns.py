@@ -25,7 +25,7 @@ rows = [
     {"key": "b" + str(figure), "what": "of one commit alone", "value": 1, "unit": "ms"},
 ]
 for number in range(int(sys.argv[1])):
-    (out / f"{number}.json").write_text(json.dumps({"rows": rows}))
+    (out / f"{number}.json").write_text(json.dumps({"rows": rows, "seed": 5}))
 """
 
 
@@ -56,6 +56,7 @@ def test_each_commit_runs_its_own_code_by_turns_and_medians_are_told(
     assert document["rows"][1]["holds"] is True
     assert [document["runs"][name]["a"] for name in ("before", "now")] == [[4, 8, 12], [2, 4, 6]]
     assert (document["settings"]["before"], document["settings"]["now"]) == ("old", "new")
+    assert document["seed"] == 5
     assert "| a thing | 8.0 ms | 4.0 ms | 0.50x | at most 4.0 ms | yes |" in tables([{**document, "file": "turns"}])
 
 
