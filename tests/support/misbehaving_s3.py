@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from xml.sax.saxutils import escape
 
 from tests.support.waiting import HANG_S
@@ -80,8 +81,10 @@ class Misbehaving:
 
 
 @contextmanager
-def misbehaving(*script: Callable[[Request], None], reads_bodies: bool = True) -> Iterator[Misbehaving]:
-    """Run a server for the time of a test."""
+def misbehaving(
+    *script: Callable[[Request], None], reads_bodies: bool = True, tls: SSLContext | None = None
+) -> Iterator[Misbehaving]:
+    """Run a server for the time of a test, for ``https`` if it is given the means."""
     over, lock = threading.Event(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -107,7 +110,9 @@ def misbehaving(*script: Callable[[Request], None], reads_bodies: bool = True) -
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
         listener.daemon_threads = True
-        server = Misbehaving(f"http://127.0.0.1:{listener.server_port}", [*script])
+        if tls is not None:
+            listener.socket = tls.wrap_socket(listener.socket, server_side=True)
+        server = Misbehaving(f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.server_port}", [*script])
         thread = threading.Thread(target=listener.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import math
 import random
@@ -12,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
+from ssl import SSLContext
 
 import pytest
 from botocore.response import StreamingBody
@@ -31,6 +34,7 @@ from pulse_registry.store.s3 import body, client
 from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
 from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
+from tests.support.certificates import certified
 from tests.support.clock import Clock
 from tests.support.misbehaving_s3 import Misbehaving, Request, misbehaving
 from tests.support.waiting import HANG_S, NEVER_S
@@ -56,8 +60,9 @@ def served(
     answer_s: float = NEVER_S,
     clock: Clock | None = None,
     threads: int = 4,
+    tls: SSLContext | None = None,
 ) -> Iterator[tuple[Misbehaving, S3Store]]:
-    with misbehaving(*script, reads_bodies=reads_bodies) as server:
+    with misbehaving(*script, reads_bodies=reads_bodies, tls=tls) as server:
         clock = clock or Clock()
         retries = RetryPolicy(clock=clock, sleep=clock.sleep)
         place = S3Location("bucket", server.url, "us-east-1", "path")
@@ -289,8 +294,14 @@ def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-def test_bodies_of_any_size_come_whole_by_one_connection(reading: str) -> None:
-    rng = random.Random(5)
+@pytest.mark.parametrize("secure", [False, True])
+def test_bodies_of_any_size_come_whole_by_one_connection(
+    reading: str, secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, context = random.Random(5), None
+    if secure:
+        context, trusted = certified(tmp_path)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
     sizes = [1, 2, 8191, 8192, 8193, 3 * MIB, *(rng.randrange(1, 2 * MIB) for _ in range(6))]
     bodies = [rng.randbytes(size) for size in sizes]
 
@@ -305,12 +316,30 @@ def test_bodies_of_any_size_come_whole_by_one_connection(reading: str) -> None:
 
         return step
 
-    with served(*map(in_pieces, bodies)) as (server, store):
+    with served(*map(in_pieces, bodies), tls=context) as (server, store):
         for data in bodies:
             into = bytearray(len(data))
             store.get_into("key", (0, len(data)), into)
             assert into == data
         assert len({request.connection for request in server.seen}) == 1
+
+
+def test_bodies_come_in_place_with_the_urllib3_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, look = [], body.response_below
+    monkeypatch.setattr(body, "response_below", lambda *of: found.append(look(*of)) or found[-1])
+    with served(ok(b"whole"), ok(b"whole", Content_Range="bytes 0-4/5")) as (_, store):
+        assert store.get("key") == b"whole"
+        assert store.get("key", (0, 5)) == b"whole"
+    assert len(found) == 2
+    assert all(isinstance(response, http.client.HTTPResponse) for response in found), "urllib3 hides it: see ADR 6"
+
+
+def test_after_an_answer_that_ends_its_connection_the_next_has_one_of_its_own(reading: str) -> None:
+    with served(ok(b"whole", Connection="close"), ok(b"again")) as (server, store):
+        assert store.get("key") == b"whole"
+        server.seen[0].drop()
+        assert store.get("key") == b"again"
+        assert len({request.connection for request in server.seen}) == 2
 
 
 def test_a_body_without_a_length_is_read_as_urllib3_gives_it_out() -> None:
