@@ -1,7 +1,8 @@
 """The shadow of a model on a device: diffed, coded and moved on there.
 
-The trainer waits for the diff. Coding needs the cells as they were, so that the shadow moves on behind it, on a stream
-of its own; whatever needs the cells before that waits for it.
+The trainer waits until its weights have been read. What they changed is put in order, summed up and coded behind that;
+coding needs the cells as they were, so that the shadow moves on at the end, on a stream of its own. Whatever needs the
+cells, or their digest, before that waits for it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class DeviceAdvance:
     """An advance whose groups are coded on the device."""
 
     version: int
-    digest: Digest
+    _summing: Future[tuple[list[Sums], Digest]]
     _coding: Future[list[Coded]]
+
+    @property
+    def digest(self) -> Digest:
+        """Of the version; waits for the device."""
+        return self._summing.result()[1]
 
     def coded(self) -> Iterator[Coded]:
         """Yield each group that changed, in group order."""
@@ -61,7 +67,7 @@ class DeviceShadow:
         """Take a storage whose cells are to be filled through ``destination`` or ``take``, before ``resume``."""
         self.geometry = geometry
         self.version = -1
-        self.digest = Digest()
+        self._digest: Digest | Future[tuple[list[Sums], Digest]] = Digest()
         self._storage = storage
         self._stream = stream
         self._pool = pool
@@ -69,6 +75,12 @@ class DeviceShadow:
         self._pending: list[tuple[int, Digest, DeviceUpdate]] = []  # versions on their way, each with what it changes
         self._coding: Future[list[Coded]] | None = None
         self._live: tuple[tuple[object, ...], list[Tiling]] = ((), [])
+
+    @property
+    def digest(self) -> Digest:
+        """Of the newest version's cells; waits for the device where they have just been diffed."""
+        known = self._digest
+        return known if isinstance(known, Digest) else known.result()[1]
 
     def take(self, views: Mapping[str, View]) -> None:
         """Copy live tensors, rounded where the layout says so."""
@@ -78,7 +90,7 @@ class DeviceShadow:
                 with self._storage.lent(number, write=True) as tiling:
                     apply.copy(live, tiling)
                     digest += total([tiling])
-            self.digest = digest
+            self._digest = digest
 
     def destination(self) -> Destination:
         """Return the cells as what a pull changes; see ``Shadow.destination``."""
@@ -88,7 +100,7 @@ class DeviceShadow:
 
     def resume(self, version: int, digest: Digest) -> None:
         """Stand for a version that ``destination`` was brought to."""
-        self.version, self.digest = version, digest
+        self.version, self._digest = version, digest
 
     def advance(self, views: Mapping[str, View], coder: CoderChoice | None, timeline: Timeline) -> DeviceAdvance:
         """Diff live tensors against the shadow; see ``Shadow.advance``."""
@@ -99,13 +111,13 @@ class DeviceShadow:
                 for number, live in enumerate(self._over(views)):
                     with self._storage.lent(number) as base:
                         changes.append(diff(live, base))
-                sums = [sums_of(window) for window in changes]
             timeline.note("diff", began, nbytes=self.geometry.nbytes)
-            digest = self.digest + sum((new - old for window in sums for old, new in window), Digest())
-            self._coding = self._pool.submit(self._code, changes, sums, coder, timeline)
-            self._pending.append((version, self.digest, DeviceUpdate(tuple(changes), self._stream)))
-            self.version, self.digest = version, digest
-            return DeviceAdvance(version, digest, self._coding)
+            before = self.digest
+            summing = self._pool.submit(self._sum, changes, before)
+            self._coding = self._pool.submit(self._code, changes, summing, coder, timeline)
+            self._pending.append((version, before, DeviceUpdate(tuple(changes), self._stream)))
+            self.version, self._digest = version, summing
+            return DeviceAdvance(version, summing, self._coding)
 
     def settle(self, version: int) -> None:
         """Forget how to take a version back: it is committed."""
@@ -117,7 +129,7 @@ class DeviceShadow:
         with self._lock:
             self._settled()
             while self._pending and self._pending[-1][0] >= version:
-                number, self.digest, changes = self._pending.pop()
+                number, self._digest, changes = self._pending.pop()
                 self.version = number - 1
                 self._store(changes.by_table, apply.undo)
 
@@ -158,11 +170,22 @@ class DeviceShadow:
         with self._lock:
             return next((before for number, before, _ in self._pending if number > version), self.digest)
 
+    def _sum(self, changes: list[Changes], before: Digest) -> tuple[list[Sums], Digest]:
+        """Return the sums of what changed, by window and group, and the digest after it."""
+        with self._stream.work():
+            sums = [sums_of(window) for window in changes]
+        return sums, before + sum((new - old for window in sums for old, new in window), Digest())
+
     def _code(
-        self, changes: list[Changes], sums: list[Sums], coder: CoderChoice | None, timeline: Timeline
+        self,
+        changes: list[Changes],
+        summing: Future[tuple[list[Sums], Digest]],
+        coder: CoderChoice | None,
+        timeline: Timeline,
     ) -> list[Coded]:
         began, found, moved = timeline.clock(), list[Coded](), 0
         try:
+            sums, _ = summing.result()  # it was queued before this, so that no thread waits for one behind it
             for number, window in enumerate(self._storage.windows):
                 if coder is None:
                     break  # ranks of a sharded model code elsewhere

@@ -22,7 +22,6 @@ class PendingPush:
         step: the trainer's label of it.
         shadow: holds its cells.
         advance: what it changes; None for a version that is held by a keyframe alone.
-        digest: of its cells.
         metadata: of the version.
         files: that go along with it.
         generation: of the baseline that it was diffed against; of another one, it can't be committed any more.
@@ -35,10 +34,14 @@ class PendingPush:
     step: int
     shadow: Shadow
     advance: Advance | None
-    digest: Digest
     metadata: Mapping[str, Any]
     files: CarriedFiles
     generation: int
     timeline: Timeline
     future: PushFuture
     replaced: list[PushFuture] = field(default_factory=list)
+
+    @property
+    def digest(self) -> Digest:
+        """Of its cells; waits for a device that is still summing them up."""
+        return self.shadow.digest_at(self.version) if self.advance is None else self.advance.digest

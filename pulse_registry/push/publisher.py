@@ -90,14 +90,13 @@ class Publisher(Publishing[PendingPush]):
                 replaced = self._room(label, layout, views)
                 if replaced is not None:
                     shadow, advance = self._diff(label, views, layout, timeline, replaced)
-                    digest, generation, future = shadow.digest, self._baseline.generation, PushFuture(label)
+                    generation, future = self._baseline.generation, PushFuture(label)
                     carried = self._files.take(given, model, layout.id)
                     push = PendingPush(
                         version=shadow.version,
                         step=label,
                         shadow=shadow,
                         advance=advance,
-                        digest=digest,
                         metadata=kept,
                         files=carried,
                         generation=generation,

@@ -33,7 +33,11 @@ class Advance(Protocol):
     """A version that a shadow was moved to, and its patch from the version before, which is being coded."""
 
     version: int
-    digest: Digest
+
+    @property
+    def digest(self) -> Digest:
+        """Of the version; a device may still be summing it up, which this waits for."""
+        ...
 
     def coded(self) -> Iterator[Coded]:
         """Yield each group that changed, in group order, as soon as it is coded; may be called once."""
@@ -50,12 +54,15 @@ class Shadow(Protocol):
     Attributes:
         geometry: of the layout.
         version: the newest version that it holds, committed or on its way.
-        digest: of these cells.
     """
 
     geometry: Geometry
     version: int
-    digest: Digest
+
+    @property
+    def digest(self) -> Digest:
+        """Of the newest version's cells; a device may still be summing them up, which this waits for."""
+        ...
 
     def advance(self, views: Mapping[str, View], coder: CoderChoice | None, timeline: Timeline) -> Advance:
         """Move to the live tensors' cells as the next version; when this returns, they may change again.
