@@ -7,9 +7,11 @@ Words, because every stored element costs instructions whether it is kept or not
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from pulse_kernels.gpu.cells import UNSIGNED, load_rounded, load_words
+from pulse_kernels.gpu.cells import UNSIGNED, load_rows
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
 from pulse_kernels.gpu.language import jit, registers, tl
 from pulse_kernels.gpu.tiling import Tiling
@@ -20,6 +22,45 @@ REGISTERS = 64
 """Of a thread that compares: four programs fit a multiprocessor of 65,536, and three with the compiler's own choice."""
 RUN = 64
 """Words that the second pass splits at a time; a tile with 1 % of its cells changed has 80."""
+
+
+@jit
+def cells_changed(was: tl.tensor, now: tl.tensor, PER_WORD: tl.constexpr) -> Any:
+    """Return words of a count for each of their cells: 1 where it differs."""
+    # The top bit of a cell is set where any of its bits is: what is carried out of the others ends there.
+    tops: tl.constexpr = 0xFFFFFFFFFFFFFFFF // ((1 << (64 // PER_WORD)) - 1) << (64 // PER_WORD - 1)
+    rest: tl.constexpr = 0xFFFFFFFFFFFFFFFF ^ tops
+    differs = was ^ now
+    return ((((differs & rest) + rest) | differs) & tops) >> (64 // PER_WORD - 1)
+
+
+@jit
+def sum_of_counts(counts: tl.tensor, PER_WORD: tl.constexpr) -> Any:
+    """Return the sums, int32, of words' counts of their cells, each at most 8."""
+    if PER_WORD >= 8:
+        counts = (counts & 0x00FF00FF00FF00FF) + ((counts >> 8) & 0x00FF00FF00FF00FF)
+    if PER_WORD >= 4:
+        counts = (counts & 0x0000FFFF0000FFFF) + ((counts >> 16) & 0x0000FFFF0000FFFF)
+    return ((counts >> 32) + counts).to(tl.int32) if PER_WORD >= 2 else counts.to(tl.int32)
+
+
+@jit
+def keep(
+    was: tl.tensor,
+    now: tl.tensor,
+    word: tl.tensor,
+    target: tl.tensor,
+    capacity: tl.int64,
+    number: tl.tensor,
+    old: tl.tensor,
+    new: tl.tensor,
+) -> Any:
+    """Write words that differ, each to its target below ``capacity``; return the targets of those behind them."""
+    room = (was != now) & (target < capacity)
+    tl.store(number + target, word, mask=room)
+    tl.store(old + target, was.to(tl.int64, bitcast=True), mask=room)
+    tl.store(new + target, now.to(tl.int64, bitcast=True), mask=room)
+    return target + (was != now).to(tl.int64)
 
 
 @jit
@@ -36,7 +77,7 @@ def find_changes(
     number: tl.tensor,
     old: tl.tensor,
     new: tl.tensor,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     CELL: tl.constexpr,
     PER_WORD: tl.constexpr,
     ROUNDED: tl.constexpr,
@@ -44,32 +85,35 @@ def find_changes(
     """Write a tile's words that differ to a place of its own, which is recorded; nothing past ``capacity``."""
     tile = tl.program_id(0).to(tl.int64)
     cells = tl.load(count + tile)
-    was = load_words(tl.load(shadow + tile), cells, TILE, CELL, PER_WORD)
+    a0, a1, a2, a3, a4, a5, a6, a7 = load_rows(tl.load(shadow + tile), cells, ROWS, CELL, PER_WORD, False)
     address = tl.load(live + tile)
     if ROUNDED:
         if tl.load(wide + tile) != 0:
-            now = load_rounded(address, cells, TILE)
+            b0, b1, b2, b3, b4, b5, b6, b7 = load_rows(address, cells, ROWS, CELL, PER_WORD, True)
         else:
-            now = load_words(address, cells, TILE, CELL, PER_WORD)
+            b0, b1, b2, b3, b4, b5, b6, b7 = load_rows(address, cells, ROWS, CELL, PER_WORD, False)
     else:
-        now = load_words(address, cells, TILE, CELL, PER_WORD)
-    bits: tl.constexpr = 64 // PER_WORD
-    differs = was ^ now
-    changed = (differs != 0).to(tl.int32)
-    rank = tl.cumsum(changed, 0)
+        b0, b1, b2, b3, b4, b5, b6, b7 = load_rows(address, cells, ROWS, CELL, PER_WORD, False)
+    cells = cells_changed(a0, b0, PER_WORD) + cells_changed(a1, b1, PER_WORD) + cells_changed(a2, b2, PER_WORD)
+    cells += cells_changed(a3, b3, PER_WORD) + cells_changed(a4, b4, PER_WORD) + cells_changed(a5, b5, PER_WORD)
+    cells += cells_changed(a6, b6, PER_WORD) + cells_changed(a7, b7, PER_WORD)
+    changed = (a0 != b0).to(tl.int32) + (a1 != b1).to(tl.int32) + (a2 != b2).to(tl.int32) + (a3 != b3).to(tl.int32)
+    changed += (a4 != b4).to(tl.int32) + (a5 != b5).to(tl.int32) + (a6 != b6).to(tl.int32) + (a7 != b7).to(tl.int32)
+    before = tl.cumsum(changed, 0) - changed
     total = tl.sum(changed, 0)
     begin = tl.atomic_add(cursor, total.to(tl.int64), sem="relaxed")
-    per_word = tl.zeros_like(changed)
-    for slot in tl.static_range(PER_WORD):
-        per_word += ((differs >> (slot * bits)).to(CELL) != 0).to(tl.int32)
-    tl.store(found + tile, tl.sum(per_word, 0))
+    tl.store(found + tile, tl.sum(sum_of_counts(cells, PER_WORD), 0))
     tl.store(words + tile, total)
     tl.store(place + tile, begin)
-    target = begin + rank - 1
-    room = (changed != 0) & (target < capacity)
-    tl.store(number + target, tl.arange(0, TILE // PER_WORD), mask=room)
-    tl.store(old + target, was.to(tl.int64, bitcast=True), mask=room)
-    tl.store(new + target, now.to(tl.int64, bitcast=True), mask=room)
+    word = tl.arange(0, ROWS) * 8
+    target = keep(a0, b0, word, begin + before, capacity, number, old, new)
+    target = keep(a1, b1, word + 1, target, capacity, number, old, new)
+    target = keep(a2, b2, word + 2, target, capacity, number, old, new)
+    target = keep(a3, b3, word + 3, target, capacity, number, old, new)
+    target = keep(a4, b4, word + 4, target, capacity, number, old, new)
+    target = keep(a5, b5, word + 5, target, capacity, number, old, new)
+    target = keep(a6, b6, word + 6, target, capacity, number, old, new)
+    target = keep(a7, b7, word + 7, target, capacity, number, old, new)
 
 
 @jit
@@ -136,7 +180,7 @@ def diff(live: Tiling, shadow: Tiling, share: float = SHARE) -> Changes:
             find_changes[(len(tiles),)](
                 *(live.address, live.wide, shadow.address, tiles.count, capacity, cursor),
                 *(found, words, place, number, old_words, new_words),
-                TILE=tiles.tile,
+                ROWS=max(1, tiles.tile // (8 * per_word)),
                 CELL=cell,
                 PER_WORD=per_word,
                 ROUNDED=live.any_wide,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_kernels import CellType
+from pulse_kernels import CELL_TYPES, CellType
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind
 from pulse_registry.gpu import trial
@@ -117,6 +117,11 @@ def test_the_oldest_triton_that_is_used_is_the_oldest_that_is_installed_and_comp
 def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
     trial.FAULTS.clear()
     assert trial.fault_on(torch.device(device)) is None
+
+
+@pytest.mark.slow
+def test_the_trial_passes_with_whole_tiles(device: str) -> None:
+    trial.follow_step(torch.device(device), CELL_TYPES["BF16"], rounded=True, whole=True)
 
 
 @pytest.mark.slow

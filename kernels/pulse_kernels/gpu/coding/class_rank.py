@@ -14,86 +14,30 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pulse_kernels.gpu.cells import UNSIGNED, load_tile
+from pulse_kernels.gpu.cells import UNSIGNED, bits_set
 from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.coding.class_rows import (
+    ROW,
+    before_bit,
+    bit_of,
+    class_planes,
+    class_table,
+    count_in,
+    of_class,
+    planes_at,
+)
 from pulse_kernels.gpu.language import jit, tl
 from pulse_kernels.gpu.tiling import Tiles, Tiling
 from pulse_kernels.gpu.transfer import upload
 
 CLASSES = 32
 """Room for classes in the tables on the device: the format's most."""
-ROW = 32
-"""Cells of a row: what is looked at for each change. Shorter rows make a tile's table dear, longer ones the look."""
 ITEMS = 128
-"""Changes whose rows a program looks at together."""
-WARPS = 8
-"""Of a program that takes on a tile, or a piece to sort."""
+"""Changes whose rows a program looks at together: one a thread."""
+WARPS = 4
+"""Of a program that takes on a tile: one row a thread."""
 SCAN = 64
 """Rows of counts that are summed up at a time."""
-
-
-@jit
-def class_of(cells: tl.tensor, shift: tl.tensor, mask: tl.tensor, first: tl.tensor, last: tl.tensor) -> Any:
-    """Return the class of unsigned patterns, int32 from 0 on."""
-    exponent = ((cells >> shift) & mask).to(tl.int32)
-    return tl.minimum(tl.maximum(exponent, first), last) - first
-
-
-@jit
-def one_in(kind: tl.tensor) -> Any:
-    """Return words that count one of a class: uint64 of four counts, of classes ``4 w`` to ``4 w + 3`` in word w."""
-    return tl.full(kind.shape, 1, tl.uint64) << (16 * (kind & 3)).to(tl.uint64)
-
-
-@jit
-def count_in(word: tl.tensor, kind: tl.tensor) -> Any:
-    """Return a class's count in the word that has it: int32, below 2**16."""
-    return ((word >> (16 * (kind & 3)).to(tl.uint64)) & 0xFFFF).to(tl.int32)
-
-
-@jit
-def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
-    """Count classes by row of ROW cells: words (see ``one_in``) [8, ROWS] of ``kind`` [ROWS * ROW].
-
-    Within a row counts fit bytes, and are added as such, in registers. A histogram of so many bins is unrolled by
-    older releases of Triton.
-    """
-    rows = tl.reshape(kind, (ROWS, ROW))
-    one = tl.full(rows.shape, 1, tl.uint32) << (8 * (rows & 3)).to(tl.uint32)
-    word = tl.arange(0, 8)[:, None]
-    found = tl.zeros((8, ROWS), tl.uint32)
-    for four in tl.static_range(8):
-        counts = tl.sum(tl.where((rows >> 2) == four, one, 0), 1)
-        found = tl.where(word == four, counts[None, :], found)
-    wide = found.to(tl.uint64)
-    wide = (wide | (wide << 16)) & 0x0000FFFF0000FFFF
-    return (wide | (wide << 8)) & 0x00FF00FF00FF00FF
-
-
-@jit
-def count_before(table: tl.tensor, row: tl.tensor, kind: tl.tensor, ROWS: tl.constexpr) -> Any:
-    """Return the counts of classes in rows of a table of words [8 * ROWS], which ends up in shared memory."""
-    return count_in(tl.gather(table, (kind >> 2) * ROWS + row, 0), kind)
-
-
-@jit
-def count_kinds_of(kind: tl.tensor, unused: tl.tensor) -> Any:
-    """Count classes: int32 [32], but for ``unused`` items, which say 0."""
-    return tl.histogram(kind, 32) - tl.where(tl.arange(0, 32) == 0, unused, 0)
-
-
-@jit
-def tile_kinds(
-    address: tl.tensor,
-    cells: tl.tensor,
-    classing: tl.tensor,
-    TILE: tl.constexpr,
-    CELL: tl.constexpr,
-) -> Any:
-    """Return the class of each cell of a tile, by its group's row of ``classing``; 0 past the tile's end."""
-    shift, mask, low, high = tl.load(classing), tl.load(classing + 1), tl.load(classing + 2), tl.load(classing + 3)
-    found = class_of(load_tile(address, cells, TILE, CELL), shift, mask, low, high)
-    return tl.where(tl.arange(0, TILE) < cells, found, 0)
 
 
 @jit
@@ -103,15 +47,17 @@ def count_classes(
     group: tl.tensor,
     classing: tl.tensor,
     counts: tl.tensor,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     CELL: tl.constexpr,
 ) -> None:
     """Write a tile's cells by class."""
     tile = tl.program_id(0).to(tl.int64)
-    owner = tl.load(group + tile)
-    cells = tl.load(count + tile)
-    kind = tile_kinds(tl.load(address + tile), cells, classing + owner * 4, TILE, CELL)
-    tl.store(counts + tile * 32 + tl.arange(0, 32), count_kinds_of(kind, TILE - cells))
+    own = classing + tl.load(group + tile) * 4
+    p0, p1, p2, p3, p4, known = class_planes(tl.load(address + tile), tl.load(count + tile), own, ROWS, CELL)
+    words = tl.sum(class_table(p0, p1, p2, p3, p4, known), 1)
+    at = counts + tile * 32 + tl.arange(0, 16)
+    tl.store(at, (words & 0xFFFF).to(tl.int32))
+    tl.store(at + 16, (words >> 16).to(tl.int32))
 
 
 @jit
@@ -148,38 +94,33 @@ def rank_changes(
     tile_offsets: tl.tensor,
     index: tl.pointer_type,
     ranks: tl.tensor,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     CELL: tl.constexpr,
-    ROW: tl.constexpr,
     ITEMS: tl.constexpr,
 ) -> None:
-    """Write ``class << 24 | rank`` of a tile's changes; ``counts`` are those of the tiles before it."""
-    ROWS: tl.constexpr = TILE // ROW
+    """Write ``class << 24 | rank`` of a tile's changes."""
     tile = tl.program_id(0).to(tl.int64)
     begin = tl.load(tile_offsets + tile)
-    total = tl.load(tile_offsets + tile + 1) - begin
+    total = (tl.load(tile_offsets + tile + 1) - begin).to(tl.int32)
     if total > 0:
-        start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + tl.load(group + tile) * 4
-        rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
-        before = tl.reshape(tl.cumsum(rows, 1) - rows, (8 * ROWS,))
-        shift, mask, low, high = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-        pointer = start.to(tl.pointer_type(CELL))
-        column = tl.arange(0, ROW)[None, :]
+        own = classing + tl.load(group + tile) * 4
+        p0, p1, p2, p3, p4, known = class_planes(tl.load(address + tile), tl.load(count + tile), own, ROWS, CELL)
+        counted = class_table(p0, p1, p2, p3, p4, known)
+        before = tl.reshape(tl.cumsum(counted, 1) - counted, (16 * ROWS,))
+        start = tl.load(first + tile)
         for done in range(0, total, ITEMS):
             k = done + tl.arange(0, ITEMS)
             some = k < total
-            place = tl.load(index + begin + k, mask=some, other=0) - tl.load(first + tile)
-            place = tl.where(some, place, 0)
-            row = place // ROW
-            near_place = row[:, None] * ROW + column
-            near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
-            kind = class_of(tl.load(pointer + place, mask=some, other=0), shift, mask, low, high)
-            alike = (class_of(near, shift, mask, low, high) == kind[:, None]) & (near_place < place[:, None])
-            rank = (
-                tl.load(counts + tile * 32 + kind)
-                + count_before(before, row, kind, ROWS)
-                + tl.sum(alike.to(tl.int32), 1)
-            )
+            place = tl.where(some, tl.load(index + begin + k, mask=some, other=0) - start, 0)
+            row, half, bit = place // 64, (place // 32) % 2, place % 32
+            q0, q1, q2 = planes_at(p0, row), planes_at(p1, row), planes_at(p2, row)
+            q3, q4 = planes_at(p3, row), planes_at(p4, row)
+            kind = bit_of(q0, half, bit) | (bit_of(q1, half, bit) << 1) | (bit_of(q2, half, bit) << 2)
+            kind = kind | (bit_of(q3, half, bit) << 3) | (bit_of(q4, half, bit) << 4)
+            alike = of_class(kind, q0, q1, q2, q3, q4) & before_bit(half, bit)
+            near = tl.sum(bits_set(alike), 0).to(tl.int32)
+            passed = count_in(tl.gather(before, (kind & 15) * ROWS + row, 0), kind)
+            rank = tl.load(counts + tile * 32 + kind, mask=some, other=0) + passed + near
             tl.store(ranks + begin + k, (kind << 24) | rank, mask=some)
 
 
@@ -223,17 +164,15 @@ def scan(counts: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, tor
     return totals, starts
 
 
-def row_of(tiles: Tiles) -> int:
-    """Return the cells of a row of these tiles.
+def rows_of(tiles: Tiles) -> int:
+    """Return the rows of ROW cells of a tile.
 
     Raises:
-        ValueError: the tiles are too small, or so large that a count does not fit 16 bits.
+        ValueError: the tiles are so large that a count does not fit 16 bits.
     """
-    if tiles.tile < 16:
-        raise ValueError(f"tiles of {tiles.tile} cells are too small to count classes in: 16 at least")
     if tiles.tile >= 2**16:
         raise ValueError(f"tiles of {tiles.tile} cells are too large to count classes in: 2^15 at most")
-    return min(ROW, tiles.tile)
+    return max(1, tiles.tile // ROW)
 
 
 def class_counts(base: Tiling, classing: Classing) -> ClassCounts:
@@ -243,7 +182,7 @@ def class_counts(base: Tiling, classing: Classing) -> ClassCounts:
     if len(tiles):
         count_classes[(len(tiles),)](
             *(base.address, tiles.count, tiles.group, classing.table, before),
-            TILE=tiles.tile,
+            ROWS=rows_of(tiles),
             CELL=UNSIGNED[tiles.width],
             num_warps=WARPS,
         )
@@ -265,9 +204,8 @@ def class_ranks(base: Tiling, changes: Changes, classing: Classing, counts: Clas
         rank_changes[(len(tiles),)](
             *(base.address, tiles.count, tiles.group, tiles.first, classing.table, counts.before),
             *(changes.tile_offsets, changes.index, ranks),
-            TILE=tiles.tile,
+            ROWS=rows_of(tiles),
             CELL=UNSIGNED[tiles.width],
-            ROW=row_of(tiles),
             ITEMS=ITEMS,
             num_warps=WARPS,
         )

@@ -12,22 +12,14 @@ import torch
 
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import no_cells
-from pulse_kernels.gpu.coding.class_rank import (
-    WARPS,
-    ClassCounts,
-    Classing,
-    class_of,
-    count_before,
-    row_counts,
-    row_of,
-    tile_kinds,
-)
+from pulse_kernels.gpu.coding.class_rank import WARPS, ClassCounts, Classing, rows_of
+from pulse_kernels.gpu.coding.class_rows import bit_at, class_planes, class_table, count_in, of_class, planes_at
 from pulse_kernels.gpu.coding.symbols import outward
 from pulse_kernels.gpu.language import jit, tl
 from pulse_kernels.gpu.tiling import Tiling
 
-ITEMS = 64
-"""Ranks whose rows a program looks at together; more of them take registers that keep other programs waiting."""
+ITEMS = 128
+"""Ranks whose rows a program looks at together: one a thread."""
 SEARCHED = 4
 """Tiles whose slices one program looks up."""
 MERGED = 32
@@ -72,23 +64,25 @@ def bounds_of(
 
 
 @jit
-def row_with(
-    table: tl.tensor,
+def last_row(
+    before: tl.tensor,
     first: tl.tensor,
     kind: tl.tensor,
     rank: tl.tensor,
     SOME: tl.constexpr,
+    STEP: tl.constexpr,
     ROWS: tl.constexpr,
     ITEMS: tl.constexpr,
 ) -> Any:
-    """Return (row, cells of the class before it): of SOME rows from ``first`` on, the last with at most ``rank``."""
-    row = first[:, None] + tl.arange(0, SOME)[None, :]
-    kinds = tl.broadcast_to(kind[:, None], (ITEMS, SOME))
-    before = count_before(table, tl.reshape(row, (ITEMS * SOME,)), tl.reshape(kinds, (ITEMS * SOME,)), ROWS)
-    before = tl.reshape(before, (ITEMS, SOME))
-    fits = before <= rank[:, None]
-    last = tl.maximum(tl.sum(fits.to(tl.int32), 1) - 1, 0)
-    return first + last, tl.max(tl.where(fits, before, 0), 1)
+    """Return (row, cells of the class before it): of SOME rows from ``first`` on, STEP apart, the last with at most
+    ``rank`` of them before it.
+    """
+    row = first[None, :] + (tl.arange(0, SOME) * STEP)[:, None]
+    at = tl.reshape((kind & 15)[None, :] * ROWS + row, (SOME * ITEMS,))
+    passed = count_in(tl.reshape(tl.gather(before, at, 0), (SOME, ITEMS)), kind[None, :])
+    fits = passed <= rank[None, :]
+    last = tl.maximum(tl.sum(fits.to(tl.int32), 0) - 1, 0)
+    return first + last * STEP, tl.max(tl.where(fits, passed, 0), 0)
 
 
 @jit
@@ -115,28 +109,44 @@ def find_slices(
 
 
 @jit
+def order_of(place: tl.tensor, total: tl.tensor, ITEMS: tl.constexpr) -> Any:
+    """Return how many of the first ``total`` places, all different, lie before each."""
+    item = tl.arange(0, 32)
+    before = tl.zeros((ITEMS,), tl.int32)
+    for done in range(0, total, 32):
+        some = tl.gather(place, done + item, 0)
+        before += tl.sum(((some[:, None] < place[None, :]) & ((done + item) < total)[:, None]).to(tl.int32), 0)
+    return before
+
+
+@jit
 def find_places(
     address: tl.tensor,
     count: tl.tensor,
     group: tl.tensor,
     first: tl.tensor,
     offsets: tl.tensor,
+    group_offsets: tl.tensor,
     classing: tl.tensor,
     is_float: tl.tensor,
     counts: tl.tensor,
     begins: tl.tensor,
+    class_begin: tl.tensor,
     class_end: tl.tensor,
     ranks: tl.tensor,
     steps: tl.tensor,
     places: tl.tensor,
-    TILE: tl.constexpr,
+    index: tl.tensor,
+    distance: tl.tensor,
+    ROWS: tl.constexpr,
     CELL: tl.constexpr,
-    ROW: tl.constexpr,
     ITEMS: tl.constexpr,
 ) -> None:
-    """Write the place of each wanted rank that a tile holds, and turn its step inward by the old cell's sign."""
-    ROWS: tl.constexpr = TILE // ROW
-    FINE: tl.constexpr = 16 if ROWS > 16 else 1
+    """Find the place of each wanted rank that a tile holds, and turn its step inward by the old cell's sign.
+
+    ITEMS places, or fewer, are written in order at once; of more, each is written where its rank and its step lie.
+    """
+    COARSE: tl.constexpr = 8 if ROWS > 8 else 1
     tile = tl.program_id(0).to(tl.int64)
     owner = tl.load(group + tile)
     kinds = tl.arange(0, 32)
@@ -144,34 +154,37 @@ def find_places(
     wanted = end - begin
     total = tl.sum(wanted, 0)
     if total > 0:
-        start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + owner * 4
-        rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
-        before = tl.cumsum(wanted, 0) - wanted
-        table = tl.cumsum(rows, 1) - rows
-        ahead = tl.reshape(table, (8 * ROWS,))
-        # The search begins in the first of every FINE rows; before that, there is least of every class.
-        coarse = tl.reshape(tl.min(tl.reshape(table, (8, ROWS // FINE, FINE)), 2), (ROWS // FINE * 8,))
-        shift, mask, least, most = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
+        start, cells = tl.load(address + tile), tl.load(count + tile)
+        p0, p1, p2, p3, p4, known = class_planes(start, cells, classing + owner * 4, ROWS, CELL)
+        counted = class_table(p0, p1, p2, p3, p4, known)
+        table = tl.reshape(tl.cumsum(counted, 1) - counted, (16 * ROWS,))
+        ahead = tl.cumsum(wanted, 0) - wanted
+        earlier = tl.load(counts + tile * 32 + kinds)
         pointer = start.to(tl.pointer_type(CELL))
-        column = tl.arange(0, ROW)[None, :]
+        nowhere = tl.zeros((ITEMS,), tl.int32)
         for done in range(0, total, ITEMS):
             item = done + tl.arange(0, ITEMS)
             some = item < total
-            kind, at = slice_of(kinds, before, begin, item)
-            rank = tl.load(ranks + at, mask=some, other=0) - tl.load(counts + tile * 32 + kind)
-            row, _ = row_with(coarse, tl.zeros((ITEMS,), tl.int32), kind, rank, ROWS // FINE, ROWS // FINE, ITEMS)
-            row, passed_by = row_with(ahead, row * FINE, kind, rank, FINE, ROWS, ITEMS)
-            rest = rank - passed_by
-            near_place = row[:, None] * ROW + column
-            near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
-            alike = (class_of(near, shift, mask, least, most) == kind[:, None]) & (near_place < cells)
-            passed = tl.cumsum(alike.to(tl.int32), 1) <= rest[:, None]
-            place = tl.minimum(row * ROW + tl.sum(passed.to(tl.int32), 1), cells - 1)
+            kind = tl.sum((ahead[:, None] <= item[None, :]).to(tl.int32), 0) - 1
+            at = item + tl.gather(begin - ahead, kind, 0)
+            rank = tl.load(ranks + at, mask=some, other=0) - tl.gather(earlier, kind, 0)
+            row, _ = last_row(table, nowhere, kind, rank, ROWS // COARSE, COARSE, ROWS, ITEMS)
+            row, passed = last_row(table, row, kind, rank, COARSE, 1, ROWS, ITEMS)
+            q0, q1, q2 = planes_at(p0, row), planes_at(p1, row), planes_at(p2, row)
+            q3, q4 = planes_at(p3, row), planes_at(p4, row)
+            bit = bit_at(of_class(kind, q0, q1, q2, q3, q4), rank - passed)
+            place = tl.minimum(row * 64 + bit, cells - 1)
             old = tl.load(pointer + place, mask=some, other=0)
             step_out = tl.load(steps + at, mask=some, other=0).to(CELL, bitcast=True)
-            step_in = outward(step_out, old, tl.load(is_float + owner))
-            tl.store(steps + at, step_in.to(steps.dtype.element_ty, bitcast=True), mask=some)
-            tl.store(places + at, tl.load(first + tile) + place, mask=some)
+            step_in = outward(step_out, old, tl.load(is_float + owner)).to(steps.dtype.element_ty, bitcast=True)
+            if total <= ITEMS:
+                earlier_tiles = tl.sum(begin - tl.load(class_begin + owner * 32 + kinds), 0)
+                target = tl.load(group_offsets + owner) + earlier_tiles + order_of(place, total, ITEMS)
+                tl.store(index + target, tl.load(first + tile) + place, mask=some)
+                tl.store(distance + target, step_in, mask=some)
+            else:
+                tl.store(places + at, tl.load(first + tile) + place, mask=some)
+                tl.store(steps + at, step_in, mask=some)
 
 
 @jit
@@ -186,9 +199,10 @@ def merge_classes(
     steps: tl.tensor,
     index: tl.tensor,
     distance: tl.tensor,
+    ITEMS: tl.constexpr,
     MERGED: tl.constexpr,
 ) -> None:
-    """Write a tile's places in order, each with its step."""
+    """Write a tile's places in order, each with its step, where there are more than ``find_places`` has done."""
     tile = tl.program_id(0).to(tl.int64)
     owner = tl.load(group + tile)
     kinds = tl.arange(0, 32)
@@ -196,6 +210,7 @@ def merge_classes(
     wanted = end - begin
     before = tl.cumsum(wanted, 0) - wanted
     total = tl.sum(wanted, 0)
+    total = tl.where(total <= ITEMS, 0, total)
     earlier = tl.sum(begin - tl.load(class_begin + owner * 32 + kinds), 0)
     out = tl.load(group_offsets + owner) + earlier
     for done in range(0, total, MERGED):
@@ -241,17 +256,17 @@ def class_select(
             num_warps=1,
         )
         find_places[(len(tiles),)](
-            *(base.address, tiles.count, tiles.group, tiles.first, tiles.offsets, classing.table, tiles.is_float),
-            *(counts.before, begins, class_end, ranks, steps, places),
-            TILE=tiles.tile,
+            *(base.address, tiles.count, tiles.group, tiles.first, tiles.offsets, group_offsets, classing.table),
+            *(tiles.is_float, counts.before, begins, class_begin, class_end, ranks, steps, places, index, distance),
+            ROWS=rows_of(tiles),
             CELL=UNSIGNED[tiles.width],
-            ROW=row_of(tiles),
             ITEMS=ITEMS,
             num_warps=WARPS,
         )
         merge_classes[(len(tiles),)](
             *(tiles.group, tiles.offsets, group_offsets, begins, class_begin, class_end),
             *(places, steps, index, distance),
+            ITEMS=ITEMS,
             MERGED=MERGED,
             num_warps=1,
         )

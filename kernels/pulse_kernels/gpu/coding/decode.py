@@ -19,7 +19,7 @@ from pulse_kernels.gpu.coding.batches import BATCH, batches, tiles_of, tiling_of
 from pulse_kernels.gpu.coding.class_rank import CLASSES, Classing, class_counts
 from pulse_kernels.gpu.coding.class_select import class_select
 from pulse_kernels.gpu.coding.order import BLOCK
-from pulse_kernels.gpu.coding.parse import PADDING, Parsed, join, parse
+from pulse_kernels.gpu.coding.parse import PADDING, Parsed, heads, join, parse
 from pulse_kernels.gpu.coding.pieces import I64, Pieces
 from pulse_kernels.gpu.coding.rans_decode import CHUNKS, RUNS, check_runs, decode_chunks, join_chunks
 from pulse_kernels.gpu.coding.rans_tables import constants, tables_from_bytes
@@ -125,6 +125,10 @@ def _decode(
 ) -> Moves:
     """Decode a batch, whose first group is number ``first``."""
     host_offsets = np.concatenate(([0], np.cumsum(counts)))
+    by_class = coder == "class" and base is not None and bool(host_offsets[-1])
+    # The device counts the base's classes while the host puts the coded bytes together, and takes them apart.
+    classing = Classing.of(tiles, *heads(groups)) if by_class else None
+    known = class_counts(base, classing) if base is not None and classing is not None else None
     pinned = tiles.device.type == "cuda"
     joined = torch.empty(sum(map(len, groups)) + PADDING, dtype=torch.uint8, pin_memory=pinned)
     offsets = join(groups, joined.numpy())
@@ -140,12 +144,10 @@ def _decode(
     errors = torch.zeros(tiles.groups, dtype=torch.int32, device=tiles.device)
     places, steps = _entropy(tiles, parsed, data, chunks, runs, errors, coder == "gap")
     (cells,) = upload(tiles.device, tiles.group_cells)
-    if coder == "gap" or base is None:
+    if base is None or classing is None or known is None:
         _check(runs, cells, cells, places, errors, False)
         _raise(errors, first)
         return Moves(places, steps, group_offsets, host_offsets)
-    classing = Classing.of(tiles, parsed.first, np.maximum(parsed.classes, 1))
-    known = class_counts(base, classing)
     _check(runs, cells, known.population, places, errors, True)
     begin, end = upload(tiles.device, *_class_bounds(parsed, host_offsets))
     index, distance = class_select(base, classing, known, begin, end, group_offsets, places, steps)

@@ -14,11 +14,12 @@ from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
 from pulse_kernels.gpu.coding.batches import BATCH, batches, changes_of, tiles_of, tiling_of
-from pulse_kernels.gpu.coding.class_rank import CLASSES, WARPS, Classing, class_counts, class_ranks, scan
+from pulse_kernels.gpu.coding.class_rank import CLASSES, Classing, class_counts, class_ranks, scan
 from pulse_kernels.gpu.coding.layout import SCAN, choose_parameters, lay_out, write_heads
 from pulse_kernels.gpu.coding.order import (
     BLOCK,
     CLASS_TABLES,
+    WARPS,
     choose_classes,
     count_contexts,
     count_exponents,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulse_kernels.gpu.coding.class_rank import count_in, count_kinds_of, one_in
 from pulse_kernels.gpu.coding.symbols import bucket, sign_and_magnitude, step_between, token
 from pulse_kernels.gpu.language import jit, tl
 
+WARPS = 8
+"""Of a program that sorts a piece."""
 CLASS_TABLES = 20
 """The most classes that are chosen, so the most value tables of a group."""
 BLOCK = 1024
@@ -64,13 +65,14 @@ def choose_classes(counts: tl.tensor, classing: tl.tensor, TABLES: tl.constexpr)
 @jit
 def earlier_alike(kind: tl.tensor, BLOCK: tl.constexpr, TABLES: tl.constexpr) -> Any:
     """Return how many items of its class, of TABLES at most, lie before each one of a piece: int32 [BLOCK]."""
-    one = one_in(kind)
+    shift = (16 * (kind & 3)).to(tl.uint64)
+    one = tl.full((BLOCK,), 1, tl.uint64) << shift
     before = tl.zeros((BLOCK,), tl.uint64)
     for word in range((TABLES + 3) // 4):
         own = (kind >> 2) == word
         counted = tl.where(own, one, 0)
         before = tl.where(own, tl.cumsum(counted, 0) - counted, before)
-    return count_in(before, kind)
+    return ((before >> shift) & 0xFFFF).to(tl.int32)
 
 
 @jit
@@ -86,8 +88,9 @@ def count_kinds(
     k = tl.arange(0, BLOCK)
     some = k < tl.load(piece_count + piece)
     kind = tl.load(ranks + tl.load(piece_start + piece) + k, mask=some, other=0) >> 24
-    unused = BLOCK - tl.load(piece_count + piece).to(tl.int32)
-    tl.store(counts + piece * 32 + tl.arange(0, 32), count_kinds_of(kind, unused))
+    unused = BLOCK - tl.load(piece_count + piece).to(tl.int32)  # items that say 0
+    kinds = tl.arange(0, 32)
+    tl.store(counts + piece * 32 + kinds, tl.histogram(kind, 32) - tl.where(kinds == 0, unused, 0))
 
 
 @jit

@@ -19,7 +19,7 @@ KERNELS = [
         Launch(
             "diff.find_changes",
             f"{DIFF} number:*i32 old:*i64 new:*i64",
-            {"TILE": TILE, "CELL": UNSIGNED[2], "PER_WORD": 4, "ROUNDED": rounded},
+            {"ROWS": TILE // 32, "CELL": UNSIGNED[2], "PER_WORD": 4, "ROUNDED": rounded},
             8,
             ("ld.global.b64",),
             shared=1024,  # sums across warps; the words stay in the registers that they were loaded into

@@ -11,7 +11,7 @@ from tests.unit.kernels.gpu.launch import Launch
 
 PIECE = "piece_group:*i64 piece_start:*i64 piece_count:*i64"
 TILED = "address:*i64 count:*i32 group:*i32"
-SPLIT = {"TILE": TILE, "ROW": class_rank.ROW}
+SPLIT = {"ROWS": TILE // class_rank.ROW}
 ENCODE = f"places:*i32 {PIECE} piece_offsets:*i64 group_offsets:*i64 parameters:*i32 gap_tables:*i32 value_tables:*i32"
 ENCODE += " sizes:*i32 words_at:*i64 group_at:*i64 group_words:*i64 chunks:i64 longest:i32"
 DECODE = f"words:*i16 {PIECE} words_at:*i64 words_end:*i64 piece_run:*i64 run_end:*i64 run_gap:*i64 gap_tables:*i32"
@@ -19,7 +19,8 @@ DECODE += " gap_slots:*u8 value_tables:*i32 value_slots:*u8 places:*i32 tails:*i
 SORTED = f"ranks:*i32 {PIECE} group_offsets:*i64 is_float:*i32 class_starts:*i32 before:*i32 places:*i32 counts:*i32"
 COUNTED = f"index:*i32 {PIECE} group_offsets:*i64 is_float:*i32 counts:*i32 chunk:i32"
 SLICE = "group:*i32 counts:*i32 class_begin:*i64 class_end:*i64 ranks:*i32 begins:*i32 tiles:i32"
-FIND = f"{TILED} first:*i32 offsets:*i64 classing:*i32 is_float:*i32 counts:*i32 begins:*i32 class_end:*i64 ranks:*i32"
+FIND = f"{TILED} first:*i32 offsets:*i64 group_offsets:*i64 classing:*i32 is_float:*i32 counts:*i32 begins:*i32"
+FIND += " class_begin:*i64 class_end:*i64 ranks:*i32 places:*i32 index:*i32"
 MERGE = "group:*i32 offsets:*i64 group_offsets:*i64 begins:*i32 class_begin:*i64 class_end:*i64 places:*i32 index:*i32"
 LAY_OUT = "classing:*i32 ends:*i32 sizes:*i32 piece_offsets:*i64 words_at:*i64 table_at:*i32 table_bytes:*i32"
 HEADS = "classing:*i32 changed:*i32 parameters:*i32 ends:*i32 levels:*u8 table_at:*i32 table_bytes:*i32"
@@ -45,7 +46,7 @@ def by_tile_and_piece(width: int) -> list[Launch]:
         Launch(
             "coding.class_rank.count_classes",
             f"{TILED} classing:*i32 counts:*i32",
-            cell | {"TILE": TILE},
+            cell | SPLIT,
             class_rank.WARPS,
         ),
         Launch(
@@ -56,14 +57,14 @@ def by_tile_and_piece(width: int) -> list[Launch]:
         ),
         Launch(
             "coding.class_select.find_places",
-            f"{FIND} places:*i32 {cells('steps', width=width)}",
+            f"{FIND} {cells('steps', 'distance', width=width)}",
             SPLIT | cell | {"ITEMS": class_select.ITEMS},
             class_rank.WARPS,
         ),
         Launch(
             "coding.class_select.merge_classes",
             f"{MERGE} {cells('steps', 'distance', width=width)}",
-            {"MERGED": class_select.MERGED},
+            {"ITEMS": class_select.ITEMS, "MERGED": class_select.MERGED},
         ),
         Launch(
             "coding.order.count_exponents",
@@ -75,7 +76,7 @@ def by_tile_and_piece(width: int) -> list[Launch]:
             "coding.order.sort_changes",
             f"{SORTED} {cells('old', 'new', 'steps', width=width)}",
             wide | {"TABLES": order.CLASS_TABLES, "BLOCK": order.BLOCK},
-            class_rank.WARPS,
+            order.WARPS,
         ),
         Launch(
             "coding.order.count_contexts",
