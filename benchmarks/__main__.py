@@ -1,7 +1,8 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
 ``slices``, ``planning``, ``bases``, ``growth``, ``profile``, ``stats`` and ``gpu`` do the rest.
 
-``python -m benchmarks synthetic`` writes states, and ``... report`` renews docs/benchmarks.md and its plots.
+``python -m benchmarks synthetic`` and ``... record`` write states, and ``... report`` renews docs/benchmarks.md and its
+plots.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, cast, get_args
 
 import typer
@@ -90,6 +92,24 @@ def synthetic(
     save_states(states, folder, steps + 1)
     changed = [states.changed(step) / states.cells for step in range(steps)]
     Console().print(f"{states.title}: {100 * min(changed):.3g} to {100 * max(changed):.3g} % change a step")
+
+
+@app.command()
+def record(
+    folder: Annotated[Path, typer.Argument(help="Where they go, one safetensors file a state.")],
+    seed: Annotated[int, typer.Option(help="Of the demo, whose own is 17.")] = 18,
+    steps: Annotated[int, typer.Option(help="That the demo's trainer makes.", min=1)] = 23,
+    states: Annotated[int, typer.Option(help="Of its versions, the last ones.", min=2)] = 9,
+    model: Annotated[str | None, typer.Option(help="As pulse demo takes it.")] = None,
+) -> None:
+    """Record states for --states: the last versions of a run of the demo."""
+    from benchmarks.record import record_steps  # torch is not of every benchmark
+
+    with TemporaryDirectory() as scratch:
+        written = record_steps(folder, seed, steps, min(states, steps + 1), model, Path(scratch))
+    found = load_states(folder)
+    changed = [found.changed(step) / found.cells for step in range(len(found.steps))]
+    Console().print(f"{len(written)} states: {100 * min(changed):.3g} to {100 * max(changed):.3g} % change a step")
 
 
 @app.command()
