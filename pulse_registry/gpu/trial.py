@@ -76,9 +76,7 @@ def look_at_cache() -> None:
         )
 
 
-def follow_step(
-    device: torch.device, cell_type: CellType, *, rounded: bool = False, whole: bool | None = None
-) -> None:
+def follow_step(device: torch.device, cell_type: CellType, *, rounded: bool = False, whole: bool | None = None) -> None:
     """Follow a step of a few tiles from diff to application, both coders; compare with the reference.
 
     After it, nothing that a push and a pull launch for cells of this width is compiled, whatever their sizes.
