@@ -178,14 +178,14 @@ class NumbaCoding:
         Returns:
             Index, old and new cells.
         """
-        rows, tables = self._tables(coded, cell_type)
+        _, tables = self._tables(coded, cell_type)
         width, none = cell_type.width, np.empty(0, cell_type.dtype)
         changed = int(coded.counts[0])
         room = min(changed, ROOM) if write else changed
         found = np.empty(room, np.uint32), np.empty(room, cell_type.dtype), np.empty(room, cell_type.dtype)
         fault = compiled("walk_coded", width)(
-            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes, rows),
-            *(table.reshape(-1) for table in tables),
+            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
+            *(table.reshape(-1) for table in tables[:2]),
             *(cell_type.bits, changed, spans.at, spans.ends, none, write, *order_masks(cell_type)),
             *(start, max(1, width // 2), *digest),
             *(np.empty((2, PAIR), _wide(cell_type)), np.empty(PAIR, np.uint32), np.empty(PAIR, np.uint64), *found),

@@ -212,7 +212,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_INT, _write(_U32), _write(cell), _write(_U32)),
         ),
         "walk_coded": (
-            *(_read(_U16), _read(_U16), _read(_U8), *(2 * (_read(_U32), _read(_U8))), _INT, _INT),
+            *(_read(_U16), _read(_U16), _read(_U32), _read(_U8), _INT, _INT),
             *(*places, _write(cell), types.boolean, cell, cell, _INT, _INT, *tables),
             *(_write(cell if width == 2 else _U64, 2), _write(_U32), _write(_U64)),
             *(_write(_U32), _write(cell), _write(cell)),
@@ -261,7 +261,7 @@ _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols")
 _inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
 _inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "read_out")
-_inline(rans, "_next_table", "take_pair")
+_inline(rans, "_next_table", "_gap_row", "take_pair")
 _inline(moving, "_add_up", "_locate", "_move")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")

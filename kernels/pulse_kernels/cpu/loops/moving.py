@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels.cpu.loops import digest, rans
+from pulse_kernels.cpu.loops.frequencies import SLOTS, SYMBOLS
 from pulse_kernels.cpu.loops.spans import array_at
+from pulse_kernels.format.group_bytes import CONTEXTS
 from pulse_kernels.format.rans import CHUNK
 
 Array = Any
@@ -23,7 +25,7 @@ PAIR = 2 * CHUNK
 """Changes that are decoded at a time."""
 ROOM = 2 * PAIR
 """Changes that there is room for where what is found is not kept: one pair is walked through, the next is decoded."""
-NO_ENDS = np.empty(0, np.int64)
+NO_ENDS, NO_PARAMETERS = np.empty(0, np.int64), np.empty(0, np.uint8)
 
 
 def _add_up(gaps: Array, after: U64) -> U64:
@@ -63,11 +65,8 @@ def _move(where: Array, like: Array, steps: Array, top: Any, ones: Any, write: b
 def walk_coded(
     words: Array,
     sizes: Array,
-    parameters: Array,
-    gap_places: Array,
-    gap_slots: Array,
-    value_places: Array,
-    value_slots: Array,
+    places: Array,
+    slots: Array,
     bits: int,
     changed: int,
     at: Array,
@@ -91,16 +90,17 @@ def walk_coded(
 ) -> int:
     """Find the changes of ``gap`` and, with ``write``, make them; return OK, or what is wrong once some are made.
 
-    The first arrays are those of ``rans.decode``, ``lanes`` those of ``digest_sparse``. ``steps``, two rows, ``coded``
-    and ``where`` are room for a pair of chunks. The last are the changed cells, and what they were and are: of all
-    changes, or room for ROOM, in which those of two pairs take turns.
+    The first arrays are those of ``rans.decode``, its tables of gaps and then of values in one, ``lanes`` those of
+    ``digest_sparse``. ``steps``, two rows, ``coded`` and ``where`` are room for a pair of chunks. The last are the
+    changed cells, and what they were and are: of all changes, or room for ROOM, in which those of two pairs take turns.
     """
     k = begin = after = span = before = ZERO
     chunk = turn = 0
     room, width = U64(len(index)), U64(bits // 8)
+    value_places, value_slots = places[CONTEXTS * SYMBOLS :], slots[CONTEXTS * SLOTS :]
     while True:
         first = (k - before) % room
-        places, was, now = index[first : first + before], old[first : first + before], new[first : first + before]
+        found, was, now = index[first : first + before], old[first : first + before], new[first : first + before]
         left = U64(changed) - k
         n = min(left, U64(CHUNK))
         pair = left >= U64(PAIR)
@@ -110,7 +110,7 @@ def walk_coded(
             middle = begin + U64(sizes[chunk])
             end = middle + U64(sizes[chunk + 1]) if pair else middle
             _, bad, ended = rans.take_pair(
-                *(words, begin, middle, end, n, ZERO, size - n, ZERO, NO_ENDS, parameters, gap_places, gap_slots),
+                *(words, begin, middle, end, n, ZERO, size - n, ZERO, NO_ENDS, NO_PARAMETERS, places, slots),
                 *(value_places, value_slots, bits, gaps, steps[turn], coded, like, where[:before]),
             )
             if not ended:
@@ -122,7 +122,7 @@ def walk_coded(
                 return rans.TOO_FAR
             begin = end
         _move(where[:before], like, steps[1 - turn], top, ones, write, was, now)
-        digest.digest_changes(places, was, now, start, limbs, seeds, table_0, table_1, lanes)
+        digest.digest_changes(found, was, now, start, limbs, seeds, table_0, table_1, lanes)
         if size == ZERO:
             return rans.OK
         span = _locate(gaps, at, ends, span, width, where)

@@ -326,8 +326,8 @@ def _take(
     p: U64,
     k: U64,
     table: U64,
+    row: U64,
     words: Array,
-    parameters: Array,
     gap_places: Array,
     gap_slots: Array,
     value_places: Array,
@@ -337,8 +337,11 @@ def _take(
     steps: Array,
     coded: Array,
 ) -> tuple[U64, U64, U64, Any]:
-    """Read change ``k``: return (state, place of the next word, table after it of ``gap``, whether it can't be)."""
-    x, p, low = _take_symbol(x, p, words, gap_slots, gap_places, U64(parameters[table]))
+    """Read change ``k``: return (state, place of the next word, table after it of ``gap``, whether it can't be).
+
+    Its value's table is number ``table``, its gap's ``row``.
+    """
+    x, p, low = _take_symbol(x, p, words, gap_slots, gap_places, row)
     x, p, value = _take_symbol(x, p, words, value_slots, value_places, table)
     high = value >> ONE
     below = _extra(low)
@@ -387,6 +390,11 @@ def _next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
     return table
 
 
+def _gap_row(table: U64, ends: Array, parameters: Array) -> U64:
+    """Return the gap table that goes with a value table: for ``gap`` the one of the same number."""
+    return table if len(ends) == 0 else U64(parameters[table])
+
+
 def take_pair(
     words: Array,
     start: U64,
@@ -428,11 +436,11 @@ def take_pair(
     for k in range(n):
         t0, t1 = _next_table(t0, k0 + k, ends, a0), _next_table(t1, k1 + k, ends, a1)
         x0, p0, a0, b0 = _take(
-            *(x0, p0, k0 + k, t0, words, parameters),
+            *(x0, p0, k0 + k, t0, _gap_row(t0, ends, parameters), words),
             *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
         )
         x1, p1, a1, b1 = _take(
-            *(x1, p1, k1 + k, t1, words, parameters),
+            *(x1, p1, k1 + k, t1, _gap_row(t1, ends, parameters), words),
             *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
         )
         bad |= b0 | b1
