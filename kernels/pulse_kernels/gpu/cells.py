@@ -19,19 +19,6 @@ def bits_set(words: tl.tensor) -> Any:
 
 
 @jit
-def load_tile(address: tl.tensor, count: tl.tensor, TILE: tl.constexpr, CELL: tl.constexpr) -> Any:
-    """Return the TILE cells at ``address``, a tile of ``count`` of them; zeros follow."""
-    offset = tl.arange(0, TILE)
-    # A whole, aligned tile is read 16 bytes at a time; a mask or an unknown alignment would make that cell by cell.
-    if (count == TILE) & (address % 16 == 0):
-        pointer = tl.multiple_of(address.to(tl.pointer_type(CELL)), 16)
-        cells = tl.load(pointer + offset)
-    else:
-        cells = tl.load(address.to(tl.pointer_type(CELL)) + offset, mask=offset < count, other=0)
-    return cells
-
-
-@jit
 def round_bf16(bits: tl.tensor) -> Any:
     """Round float32 patterns (uint32) to BF16 (uint16): to nearest, ties to even; a NaN stays one and becomes quiet."""
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -21,7 +21,7 @@ KERNELS = [
             f"{DIFF} number:*i32 old:*i64 new:*i64",
             {"ROWS": TILE // 32, "CELL": UNSIGNED[2], "PER_WORD": 4, "ROUNDED": rounded},
             8,
-            ("ld.global.b64",),
+            ("ld.global.v2.b64",),
             shared=1024,  # sums across warps; the words stay in the registers that they were loaded into
         )
         for rounded in (False, True)

@@ -11,6 +11,7 @@ from tests.unit.kernels.gpu.launch import Launch
 
 PIECE = "piece_group:*i64 piece_start:*i64 piece_count:*i64"
 TILED = "address:*i64 count:*i32 group:*i32"
+ROWS_OF_16_BYTES = ("ld.global.v4.b32",)
 SPLIT = {"ROWS": TILE // class_rank.ROW}
 ENCODE = f"places:*i32 {PIECE} piece_offsets:*i64 group_offsets:*i64 parameters:*i32 gap_tables:*i32 value_tables:*i32"
 ENCODE += " sizes:*i32 words_at:*i64 group_at:*i64 group_words:*i64 chunks:i64 longest:i32"
@@ -48,18 +49,21 @@ def by_tile_and_piece(width: int) -> list[Launch]:
             f"{TILED} classing:*i32 counts:*i32",
             cell | SPLIT,
             class_rank.WARPS,
+            ROWS_OF_16_BYTES,
         ),
         Launch(
             "coding.class_rank.rank_changes",
             f"{TILED} first:*i32 classing:*i32 counts:*i32 tile_offsets:*i64 index:*i32 ranks:*i32",
             SPLIT | cell | {"ITEMS": class_rank.ITEMS},
             class_rank.WARPS,
+            ROWS_OF_16_BYTES,
         ),
         Launch(
             "coding.class_select.find_places",
             f"{FIND} {cells('steps', 'distance', width=width)}",
             SPLIT | cell | {"ITEMS": class_select.ITEMS},
             class_rank.WARPS,
+            ROWS_OF_16_BYTES,
         ),
         Launch(
             "coding.class_select.merge_classes",
