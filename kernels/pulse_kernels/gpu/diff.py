@@ -169,6 +169,7 @@ def diff(live: Tiling, shadow: Tiling, share: float = SHARE) -> Changes:
     tiles = shadow.tiles
     device, cell = tiles.device, UNSIGNED[tiles.width]
     per_word = 8 // tiles.width
+    rows = max(1, tiles.tile // (8 * per_word))
     found, words = (torch.empty(len(tiles), dtype=torch.int32, device=device) for _ in range(2))
     place = torch.empty(len(tiles), dtype=torch.int64, device=device)
     capacity = int(share * tiles.group_cells.sum()) + tiles.tile
@@ -180,11 +181,11 @@ def diff(live: Tiling, shadow: Tiling, share: float = SHARE) -> Changes:
             find_changes[(len(tiles),)](
                 *(live.address, live.wide, shadow.address, tiles.count, capacity, cursor),
                 *(found, words, place, number, old_words, new_words),
-                ROWS=max(1, tiles.tile // (8 * per_word)),
+                ROWS=rows,
                 CELL=cell,
                 PER_WORD=per_word,
                 ROUNDED=live.any_wide,
-                num_warps=8,
+                num_warps=min(32, max(1, rows // 32)),  # a thread has a row, whatever the width
                 **registers(REGISTERS),
             )
         tile_offsets = offsets_of(found)
