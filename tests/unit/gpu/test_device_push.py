@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 import torch
 
 from pulse_kernels import get_backend
+from pulse_kernels.gpu.changes import Changes
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.gpu import shadow as shadow_module
 from pulse_registry.gpu import shadow_storage
-from pulse_registry.gpu.shadow import DeviceShadow, empty_device_shadow, first_device_shadow
+from pulse_registry.gpu.shadow import DeviceShadow, Sums, empty_device_shadow, first_device_shadow
+from pulse_registry.gpu.sparse_update import sums_of
 from pulse_registry.pull.destination import HostDestination
 from pulse_registry.store import MOST_WHOLE_BYTES, MemoryStore
 from pulse_registry.testing import FaultStore
@@ -93,6 +97,52 @@ def test_the_model_may_change_again_when_a_push_returns_without_waiting(device: 
             assert holds(worker, state)
 
 
+def test_a_push_returns_before_its_changes_are_summed_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, summing = MemoryStore("summed"), threading.Event()
+    model = made(device)
+    with on_device(store, device) as registry, on_host(store) as reader:
+        registry.push(0, model)
+
+        def late(changes: Changes) -> Sums:
+            assert summing.wait(PATIENCE)
+            return sums_of(changes)
+
+        monkeypatch.setattr(shadow_module, "sums_of", late)
+        changed(model, 1, 40)
+        future = registry.push(1, model, wait=False)
+        expected = {name: tensor.clone() for name, tensor in model.items()}
+        changed(model, 2)
+        summing.set()
+        assert future.result().changed == 3
+        worker = blank(model, "cpu")
+        reader.pull(1, into=worker)
+        assert holds(worker, expected)
+
+
+def test_a_push_whose_changes_cannot_be_summed_up_fails_and_the_next_one_carries_them(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore("not summed")
+    model = made(device)
+    with on_device(store, device) as registry, on_host(store) as reader:
+        registry.push(0, model)
+
+        def fails(_: Changes) -> Sums:
+            raise RuntimeError("the device is lost")
+
+        changed(model, 1, 40)
+        with monkeypatch.context() as patched:
+            patched.setattr(shadow_module, "sums_of", fails)
+            with pytest.raises(RuntimeError, match="the device is lost"):
+                registry.push(1, model)
+        changed(model, 2)
+        result = registry.push(2, model)
+        assert (result.version, result.kind, result.changed) == (1, "patch", 4)
+        worker = blank(model, "cpu")
+        reader.pull(into=worker)
+        assert holds(worker, model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_the_shadow_gives_the_cells_of_a_version_while_a_later_one_is_on_its_way(device: str, place: Any) -> None:
@@ -149,7 +199,7 @@ def test_a_new_trainer_goes_on_from_the_stored_version(device: str, shadow: Any)
     changed(model, 9, 33)
     with on_device(store, device, shadow=shadow) as registry, on_host(store) as reader:
         result = registry.push(1, model)
-        assert (result.version, result.kind, result.changed) == (1, "patch", 3)
+        assert (result.version, result.kind, result.changed) == (1, "patch", 4)
         worker = blank(model, "cpu")
         reader.pull(into=worker)
         assert holds(worker, model)
