@@ -70,3 +70,16 @@ def test_groups_without_changes_have_no_bytes(coder: CoderName) -> None:
         parsed(coder, [0], [whole])
     with pytest.raises(CodecError, match="coded group 0: the group is shorter than its head"):
         parsed(coder, [changed], [b""])
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [0, 9, 0, 1, 4000, 0, 17, 2, 2, 300, 1, 8], [3] * 100, [0] * 20])
+def test_many_bytes_are_put_together_by_threads_as_few_are_by_one(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(len(sizes))
+    groups = [random.bytes(size) for size in sizes]
+    monkeypatch.setattr("pulse_kernels.gpu.coding.parse.COPIED", 0)
+    out = np.full(sum(sizes) + PADDING, 255, np.uint8)
+    offsets = join(groups, out)
+    assert offsets.tolist() == [0, *np.cumsum(sizes)]
+    assert out.tobytes() == b"".join(groups) + bytes(PADDING)
