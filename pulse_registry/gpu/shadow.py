@@ -106,13 +106,12 @@ class DeviceShadow:
         """Diff live tensors against the shadow; see ``Shadow.advance``."""
         with self._lock:
             self._settled()
-            began, version, changes = timeline.clock(), self.version + 1, []
+            began, version, before, changes = timeline.clock(), self.version + 1, self.digest, []
             with self._stream.work(after_caller=True), self._live_memory(views).read():
                 for number, live in enumerate(self._over(views)):
                     with self._storage.lent(number) as base:
                         changes.append(diff(live, base))
             timeline.note("diff", began, nbytes=self.geometry.nbytes)
-            before = self.digest
             summing = self._pool.submit(self._sum, changes, before)
             self._coding = self._pool.submit(self._code, changes, summing, coder, timeline)
             self._pending.append((version, before, DeviceUpdate(tuple(changes), self._stream)))
@@ -168,7 +167,8 @@ class DeviceShadow:
     def digest_at(self, version: int) -> Digest:
         """Return the digest of the cells that ``cells_at`` gives."""
         with self._lock:
-            return next((before for number, before, _ in self._pending if number > version), self.digest)
+            later = next((before for number, before, _ in self._pending if number > version), None)
+            return self.digest if later is None else later
 
     def _sum(self, changes: list[Changes], before: Digest) -> tuple[list[Sums], Digest]:
         """Return the sums of what changed, by window and group, and the digest after it."""
