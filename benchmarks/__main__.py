@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, cast, get_args
 
 import typer
@@ -105,8 +104,7 @@ def record(
     """Record states for --states: the last versions of a run of the demo."""
     from benchmarks.record import record_steps  # torch is not of every benchmark
 
-    with TemporaryDirectory() as scratch:
-        written = record_steps(folder, seed, steps, min(states, steps + 1), model, Path(scratch))
+    written = record_steps(folder, seed, steps, min(states, steps + 1), model)
     found = load_states(folder)
     changed = [found.changed(step) / found.cells for step in range(len(found.steps))]
     Console().print(f"{len(written)} states: {100 * min(changed):.3g} to {100 * max(changed):.3g} % change a step")

@@ -33,8 +33,11 @@ def test_the_last_versions_of_the_demo_become_states(tmp_path: Path) -> None:
     assert len(tied & set(names)) == 1, "the tied tensors count once"
 
 
-def test_a_demo_that_failed_leaves_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_that_failed_leaves_no_states_but_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.record.run_and_show", lambda settings, json_output: 1)
-    with pytest.raises(NotRecorded, match="the demo failed"):
-        record_steps(tmp_path / "states", 5, 1, 2, "tiny", tmp_path / "scratch")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(NotRecorded, match="the demo failed") as failed:
+        record_steps(tmp_path / "states", 5, 1, 2, "tiny")
     assert not (tmp_path / "states").exists()
+    (kept,) = tmp_path.glob("pulse-record-*")
+    assert str(kept) in str(failed.value)
