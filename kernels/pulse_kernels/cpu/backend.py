@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.coding import NumbaCoding
 from pulse_kernels.cpu.compile import compiled, loops_of
-from pulse_kernels.cpu.loops.simd import COUNTERS
+from pulse_kernels.cpu.loops.class_counts import COUNTERS
 from pulse_kernels.cpu.loops.spans import table
 from pulse_kernels.errors import RankError
 from pulse_kernels.format.digest import LANE_SEEDS, coefficients
@@ -199,28 +199,28 @@ class NumbaBackend:
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         rank, kind = np.empty(len(index), np.uint32), np.empty(len(index), np.uint8)
-        counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
+        totals, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         cells = _table(spans, cell_type.width)
         run, none = compiled("class_ranks", cell_type.width), _NONE[cell_type.width]
-        if run(cells.at, cells.ends, none, index, old, *bounds, counters, rank, kind) != len(index):
+        if run(cells.at, cells.ends, none, index, old, *bounds, totals, rank, kind) != len(index):
             raise _out_of_range(cells, index)
-        return rank, kind, counters[:classes]
+        return rank, kind, totals[:classes][::-1].copy()
 
     def class_select(
         self, spans: Spans, counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Index, Cells]:
         """See ``Backend.class_select``."""
         ends = np.cumsum(counts, dtype=np.int64)
-        place = ends - counts
-        wanted = np.full(COUNTERS, 0xFFFFFFFF, dtype=np.uint32)
-        present = np.flatnonzero(counts)
+        # The loop numbers classes from the highest down.
+        ends, place, bounds = ends[::-1].copy(), (ends - counts)[::-1].copy(), _bounds(cell_type, first, classes)
+        wanted = np.full(COUNTERS, 0xFFFFFFFF, np.uint32)
+        present = np.flatnonzero(place < ends)
         wanted[present] = ranks[place[present]]
-        counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         index, source = np.empty(len(ranks), np.uint32), np.empty(len(ranks), np.uint32)
         old = np.empty(len(ranks), cell_type.dtype)
         cells = _table(spans, cell_type.width)
         run, none = compiled("class_select", cell_type.width), _NONE[cell_type.width]
-        found = run(cells.at, cells.ends, none, *bounds, counters, wanted, place, ends, ranks, index, source, old)
+        found = run(cells.at, cells.ends, none, *bounds, wanted, place, ends, ranks, index, source, old)
         if found != len(ranks):
             raise RankError(f"{len(ranks) - found} ranks are past the cells of their class")
         return index, source, old

@@ -18,6 +18,7 @@ from pulse_kernels.cpu.cached_loops import loops_exposed, loops_folder
 from pulse_kernels.cpu.compile_lock import COMPILING
 from pulse_kernels.cpu.loops import (
     cells,
+    class_counts,
     classes,
     digest,
     exponents,
@@ -149,7 +150,7 @@ def _loop(name: str) -> Callable[..., Any]:
     Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
     """
     loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
-    inlined = "".join(inspect.getsource(module) for module in (digest, rans, simd, spans))
+    inlined = "".join(inspect.getsource(module) for module in (class_counts, digest, rans, simd, spans))
     loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
     return loop
 
@@ -195,7 +196,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_write(_U32), _write(_U32), _write(_U8)),
         ),
         "class_select": (
-            *(*places, _read(cell), cell, cell, _U8, _U8, _write(_U32), _write(_U32), _write(_INT), _read(_INT)),
+            *(*places, _read(cell), cell, cell, _U8, _U8, _write(_U32), _write(_INT), _read(_INT)),
             *(_read(_U32), _write(_U32), _write(_U32), _write(cell)),
         ),
         "class_values": (_read(cell), cell, cell, _write(_U32)),
@@ -256,7 +257,7 @@ def _inline(module: Any, *names: str) -> None:
 
 _inline(cells, "_diff")
 _inline(digest, "_mix", "_digest", "digest_changes")
-_inline(classes, "_class_of", "_put_back", "_rank_span", "_following", "_select_span")
+_inline(classes, "_class_of", "_fetch", "_find_members", "_rank_span", "_following", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols")
 _inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")

@@ -19,7 +19,6 @@ WORDS = (
     | st.sampled_from([0, 1, 1 << 63, 2**64 - 1])
     | st.integers(0, 63).map(lambda k: 2**64 - (1 << k))
 )
-SHIFT_AND_MASK = {1: (3, 15), 2: (7, 255), 4: (23, 255), 8: (55, 255)}
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +40,10 @@ def loops() -> dict[str, Callable[..., Any]]:
     def compress(cells: Any, at: Any, mask: Any, out: Any, n: Any) -> None:
         simd.compress(cells, np.uint64(at), np.uint64(mask), out, np.uint64(n))
 
-    def count_classes(cells: Any, at: Any, bounds: Any, counters: Any, wanted: Any, kinds: Any) -> Any:
-        shift, mask, first, last = bounds
-        return simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters, wanted, kinds)
-
-    def find_class(kinds: Any, kind: Any, masks: Any) -> None:
-        simd.find_class(kinds, np.uint8(kind), masks)
-
     def add_products(cells: Any, at: Any, steps: Any, shift: Any, tables: Any, row: Any, sums: Any) -> None:
         simd.add_products(cells, np.uint64(at), np.uint64(steps), shift, *tables, np.uint64(row), sums)
 
-    every = (differing, cell, bits, compress, deposit, count_classes, find_class, add_products)
+    every = (differing, cell, bits, compress, deposit, add_products)
     return {function.__name__: numba.njit(function) for function in every}
 
 
@@ -106,38 +98,6 @@ def test_the_cells_that_a_mask_has_are_written_end_to_end(loops: dict[str, Any],
     assert out[11 : 11 + len(wanted)].tolist() == wanted
     assert out[:11].tolist() == before[:11].tolist()
     assert out[11 + simd.STEP :].tolist() == before[11 + simd.STEP :].tolist()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 31), (5, 9), (224, 255), (255, 255)])
-def test_classes_are_counted_and_found_as_one_by_one(loops: dict[str, Any], width: int, first: int, last: int):
-    shift, mask = SHIFT_AND_MASK[width]
-    stretch = simd.BLOCKS * simd.BLOCK
-    cells = unaligned(random_cells(width, stretch + 30))
-    kinds = [min(max((v >> shift) & mask, first), last) - first for v in cells[7 : 7 + stretch].tolist()]
-    bounds = (cells.dtype.type(shift), cells.dtype.type(mask), np.uint8(first), np.uint8(last))
-    counters = np.full(simd.COUNTERS, 1000, np.uint32)
-    wanted, found = np.full(simd.COUNTERS, 1000, np.uint32), np.empty(stretch, np.uint8)
-    hits = int(loops["count_classes"](cells, 7, bounds, counters, wanted, found))
-    classes = last - first + 1
-    assert found.tolist() == kinds
-    assert hits == sum(1 << c for c in set(kinds))
-    assert counters.tolist() == [1000 + (kinds.count(c) if c < classes else 0) for c in range(simd.COUNTERS)]
-    for c in range(classes):
-        masks = np.zeros(simd.BLOCKS, np.uint64)
-        loops["find_class"](found, c, masks)
-        expected = [sum(1 << k for k in range(64) if kinds[64 * b + k] == c) for b in range(simd.BLOCKS)]
-        assert masks.tolist() == expected
-
-
-def test_a_class_is_reached_once_its_counter_is_past_what_is_wanted(loops: dict[str, Any]):
-    cells = np.repeat(np.arange(32, dtype=np.uint8), 16)  # 16 of each class
-    bounds = (np.uint8(0), np.uint8(31), np.uint8(0), np.uint8(31))
-    before = np.array([0, 1, 2**31 - 9, 2**32 - 17] * 8, np.uint32)
-    for more in (0, 15, 16, 17):
-        wanted, counters, kinds = before + np.uint32(more), before.copy(), np.empty(len(cells), np.uint8)
-        expected = sum(1 << c for c in range(32) if int(wanted[c]) < int(before[c]) + 16)
-        assert int(loops["count_classes"](cells, 0, bounds, counters, wanted, kinds)) == expected
 
 
 @pytest.mark.parametrize("width", WIDTHS)

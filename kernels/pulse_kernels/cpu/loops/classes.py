@@ -1,8 +1,8 @@
 """Ranks of cells within their classes, and back, as numba loops.
 
 Both walk all cells of a group a stretch at a time and count its cells of each class. Only in the stretches that hold a
-changed cell do they look at single ones: the count of a class before one is the counter, and the bits below it in the
-mask of the class.
+changed cell do they look at single ones: how many of a class come before one is what comes before the stretch, and the
+bits below it in the mask of the class.
 """
 
 from __future__ import annotations
@@ -11,55 +11,42 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops.simd import (
-    BLOCK,
-    BLOCKS,
-    COUNTERS,
-    count_classes,
-    deposit,
-    fetch_ahead,
-    find_class,
-    lowest,
-    ones,
-)
+from pulse_kernels.cpu.loops.class_counts import BLOCKS, COUNTERS, classes_past, count_classes, find_class, find_classes
+from pulse_kernels.cpu.loops.simd import BLOCK, deposit, fetch_ahead, lowest, ones
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
-U64 = np.uint64
-ZERO, ONE = U64(0), U64(1)
+U32, U64 = np.uint32, np.uint64
+ZERO, ONE, BITS = U64(0), U64(1), U64(BLOCK)
 STRETCH = U64(BLOCKS * BLOCK)
-AHEAD = U64(4) * STRETCH
+ROWS = 8
+"""Stretches of a window: cells are ranked so many at a time, that the processor has few branches to guess."""
+WINDOW = U64(ROWS) * STRETCH
+AHEAD = WINDOW
 """Cells from one that is looked at to one that is fetched, in the next page: the processor stops at the end of one."""
 LINE = U64(64)
 """Bytes that are fetched at a time."""
-NEVER = U64(0xFFFFFFFF)
-"""A rank that no cell has: a group has fewer."""
+NEVER = U32(0xFFFFFFFF)
+"""More cells than a group has."""
 
 
 def _class_of(cell: Any, shift: Any, mask: Any, first: Any, last: Any) -> Any:
-    return min(max(np.uint8((cell >> shift) & mask), first), last) - first
+    """Return the number of a cell's class, from the highest down."""
+    return U64(last) - U64(min(max(np.uint8((cell >> shift) & mask), first), last))
 
 
-def _put_back(
-    index: Array,
-    old: Array,
-    n: Any,
-    begin: Any,
-    shift: int,
-    mask: int,
-    first: int,
-    last: int,
-    kinds: Array,
-    counters: Array,
-) -> None:
-    """Let the cells of a stretch that ``index[n:]`` names count as the old ones: few of them are of another class."""
-    while n < U64(len(index)) and U64(index[n]) - begin < STRETCH:
-        k, c = U64(index[n]) - begin, np.uint8(_class_of(old[n], shift, mask, first, last))
-        if c != kinds[k]:
-            counters[kinds[k]] -= np.uint32(1)
-            counters[c] += np.uint32(1)
-            kinds[k] = c
-        n += ONE
+def _fetch(cells: Array, i: Any, whole: Any) -> None:
+    """Fetch a stretch that is looked at soon."""
+    for k in range(i + AHEAD, min(i + AHEAD + STRETCH, whole), LINE // U64(cells.itemsize)):
+        fetch_ahead(cells, k)
+
+
+def _find_members(kinds: Array, row: Any, c: Any, before: Any, masks: Array, firsts: Array) -> None:
+    """Find the cells of a class in a stretch: their mask in each block, and the rank of the first one there."""
+    find_class(kinds, row * STRETCH, np.uint8(c), masks)
+    for b in range(BLOCKS):
+        firsts[b] = before
+        before += U32(ones(masks[b]))
 
 
 def _rank_span(
@@ -72,45 +59,51 @@ def _rank_span(
     mask: int,
     first: int,
     last: int,
-    counters: Array,
+    totals: Array,
+    kinds: Array,
+    counts: Array,
+    masks: Array,
+    firsts: Array,
     rank: Array,
     kind: Array,
 ) -> Any:
     """Rank the old cells of one span that ``index[begin:]`` names; return the first entry past the span."""
     n, named, size = U64(begin), U64(len(index)), U64(len(cells))
     whole = size - size % STRETCH
-    following = U64(index[n]) - U64(offset) if n < named else size
-    masks, kinds = np.empty((COUNTERS, BLOCKS), np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
-    before = np.empty((COUNTERS, BLOCKS), np.uint32)
-    i = ZERO
-    while i < whole:
-        count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
-        _put_back(index, old, n, U64(offset) + i, shift, mask, first, last, kinds, counters)
-        known = ZERO
-        while following - i < STRETCH:
-            c: Any = U64(kinds[following - i])
+    for start in range(ZERO, whole, WINDOW):
+        end = min(start + WINDOW, whole)
+        for i in range(start, end, STRETCH):
+            find_classes(cells, i, shift, mask, first, last, kinds, i - start)
+        past = n
+        while past < named and U64(index[past]) - U64(offset) - start < end - start:
+            k = U64(index[past]) - U64(offset) - start
+            kinds[k] = np.uint8(_class_of(old[past], shift, mask, first, last))
+            past += ONE
+        for i in range(start, end, STRETCH):
+            _fetch(cells, i, whole)
+            row = (i - start) // STRETCH
+            count_classes(kinds, row * STRETCH, totals, counts, row * U64(COUNTERS))
+        known, looked = ZERO, U64(ROWS)
+        while n < past:
+            k = U64(index[n]) - U64(offset) - start
+            c, row = U64(kinds[k]), k // STRETCH
+            known = known if row == looked else ZERO
+            looked = row
             if (known >> c) & ONE == ZERO:
                 known |= ONE << c
-                find_class(kinds, np.uint8(c), masks[c])
-                count = counters[c]
-                for b in range(BLOCKS):
-                    count -= np.uint32(ones(masks[c, BLOCKS - 1 - b]))
-                    before[c, BLOCKS - 1 - b] = count
-            own, bit = (following - i) // U64(BLOCK), (following - i) % U64(BLOCK)
-            rank[n] = before[c, own] + np.uint32(ones(masks[c, own] & ((ONE << bit) - ONE)))
-            kind[n] = c
+                _find_members(kinds, row, c, counts[row * U64(COUNTERS) + c], masks[c], firsts[c])
+            own, bit = k % STRETCH // BITS, k % BITS
+            rank[n] = firsts[c, own] + U32(ones(masks[c, own] & ((ONE << bit) - ONE)))
+            kind[n] = U64(last) - U64(first) - c
             n += ONE
-            following = U64(index[n]) - U64(offset) if n < named else size
-        i += STRETCH
-    while i < size:
-        c = np.uint8(_class_of(old[n] if i == following else cells[i], shift, mask, first, last))
-        if i == following:
-            rank[n] = counters[c]
-            kind[n] = c
+    for i in range(whole, size):
+        named_here = n < named and U64(index[n]) - U64(offset) == i
+        c = _class_of(old[n] if named_here else cells[i], shift, mask, first, last)
+        if named_here:
+            rank[n] = totals[c]
+            kind[n] = U64(last) - U64(first) - c
             n += ONE
-            following = U64(index[n]) - U64(offset) if n < named else size
-        counters[c] += np.uint32(1)
-        i += ONE
+        totals[c] += U32(1)
     return np.int64(n)
 
 
@@ -124,15 +117,23 @@ def class_ranks(
     mask: int,
     first: int,
     last: int,
-    counters: Array,
+    totals: Array,
     rank: Array,
     kind: Array,
 ) -> Any:
-    """Rank the cells of spans that ``index`` names, as they were; return how many of them there are."""
+    """Rank the cells of spans that ``index`` names, as they were; return how many of them there are.
+
+    ``totals`` are how many cells each class has, the highest first.
+    """
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    kinds, counts = np.empty(WINDOW, np.uint8), np.empty(ROWS * COUNTERS, np.uint32)
+    masks, firsts = np.empty((COUNTERS, BLOCKS), np.uint64), np.empty((COUNTERS, BLOCKS), np.uint32)
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        n = _rank_span(cells, index, old, n, ends[s], shift, mask, first, last, counters, rank, kind)
+        n = _rank_span(
+            *(cells, index, old, n, ends[s], shift, mask, first, last),
+            *(totals, kinds, counts, masks, firsts, rank, kind),
+        )
     return n
 
 
@@ -149,7 +150,7 @@ def _select_span(
     mask: int,
     first: int,
     last: int,
-    counters: Array,
+    totals: Array,
     wanted: Array,
     ahead: Array,
     place: Array,
@@ -169,24 +170,22 @@ def _select_span(
     n, size = U64(begin), U64(len(cells))
     whole = size - size % STRETCH
     masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
-    found = np.zeros(BLOCKS, np.uint64)
-    i = ZERO
-    while i < whole:
-        for k in range(i + AHEAD, min(i + AHEAD + STRETCH, whole), LINE // U64(cells.itemsize)):
-            fetch_ahead(cells, k)
-        hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
+    befores, found = np.empty(COUNTERS, np.uint32), np.zeros(BLOCKS, np.uint64)
+    for i in range(ZERO, whole, STRETCH):
+        _fetch(cells, i, whole)
+        find_classes(cells, i, shift, mask, first, last, kinds, ZERO)
+        count_classes(kinds, ZERO, totals, befores, ZERO)
+        hits = classes_past(totals, wanted)
         touched = ZERO
         while hits != 0:
-            c: Any = np.uint8(lowest(hits))
+            c: Any = lowest(hits)
             hits &= hits - ONE
-            find_class(kinds, c, masks)
-            seen = U64(counters[c])
-            for b in range(BLOCKS):
-                seen -= ones(masks[b])
+            find_class(kinds, ZERO, np.uint8(c), masks)
+            seen = U64(befores[c])
             following, at, end = U64(wanted[c]), ahead[c], ends[c]
             own: Any = ZERO
             after, below = _following(following, at + 1, end, ranks), seen
-            if after >= U64(counters[c]):  # mostly one is wanted: its block is found without a branch
+            if after >= U64(totals[c]):  # mostly one is wanted: its block is found without a branch
                 for b in range(U64(BLOCKS)):
                     reached = seen <= following
                     own, below = b if reached else own, seen if reached else below
@@ -222,10 +221,9 @@ def _select_span(
                 old[n] = cells[i + k]
                 place[c] += 1
                 n += ONE
-        i += STRETCH
-    while i < size:
-        c = np.uint8(_class_of(cells[i], shift, mask, first, last))
-        if counters[c] == wanted[c]:
+    for i in range(whole, size):
+        c = _class_of(cells[i], shift, mask, first, last)
+        if totals[c] == wanted[c]:
             index[n] = U64(offset) + i
             source[n] = place[c]
             old[n] = cells[i]
@@ -233,8 +231,7 @@ def _select_span(
             place[c] += 1
             wanted[c] = _following(U64(wanted[c]), place[c], ends[c], ranks)
             ahead[c] = place[c]
-        counters[c] += np.uint32(1)
-        i += ONE
+        totals[c] += U32(1)
     return np.int64(n)
 
 
@@ -246,7 +243,6 @@ def class_select(
     mask: int,
     first: int,
     last: int,
-    counters: Array,
     wanted: Array,
     place: Array,
     member_ends: Array,
@@ -257,11 +253,11 @@ def class_select(
 ) -> Any:
     """Find the cells of spans whose rank in their class is wanted; return how many there are."""
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
-    ahead = place.copy()
+    ahead, totals = place.copy(), np.zeros(COUNTERS, np.uint32)
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        bounds = (shift, mask, first, last)
         n = _select_span(
-            cells, ends[s], *bounds, counters, wanted, ahead, place, member_ends, ranks, index, source, old, n
+            *(cells, ends[s], shift, mask, first, last),
+            *(totals, wanted, ahead, place, member_ends, ranks, index, source, old, n),
         )
     return n
