@@ -36,8 +36,8 @@ def loops(request: pytest.FixtureRequest) -> Loops:
         shift, mask, first, last = bounds
         class_counts.find_classes(cells, np.uint64(at), shift, mask, first, last, kinds, np.uint64(place))
 
-    def find_class(kinds: Any, at: Any, kind: Any, masks: Any) -> None:
-        class_counts.find_class(kinds, np.uint64(at), np.uint8(kind), masks)
+    def find_class(kinds: Any, at: Any, kind: Any, masks: Any, begin: Any) -> None:
+        class_counts.find_class(kinds, np.uint64(at), np.uint8(kind), masks, np.uint64(begin))
 
     def classes_past(totals: Any, wanted: Any) -> Any:
         return class_counts.classes_past(totals, wanted)
@@ -79,10 +79,10 @@ def test_classes_are_counted_as_one_by_one(loops: Loops, kinds: Kinds):
     assert totals.tolist() == [1000 + c + int((kinds == c).sum()) for c in range(COUNTERS)]
     assert befores.tolist() == [99] * 6 + list(range(1000, 1000 + COUNTERS)) + [99] * 3
     for c in range(COUNTERS):
-        masks = np.zeros(BLOCKS, np.uint64)
-        loops["find_class"](where, 5, c, masks)
+        masks = np.full(BLOCKS + 3, 99, np.uint64)
+        loops["find_class"](where, 5, c, masks, 2)
         expected = [sum(1 << k for k in range(BLOCK) if kinds[BLOCK * b + k] == c) for b in range(BLOCKS)]
-        assert masks.tolist() == expected
+        assert masks.tolist() == [99] * 2 + expected + [99]
 
 
 def test_a_class_is_past_what_is_wanted_once_it_has_more_cells(loops: Loops):

@@ -239,19 +239,20 @@ def _classes_past(_context: Any, totals: Any, wanted: Any) -> Typed:
     return types.uint64(totals, wanted), code
 
 
-def _find_class(_context: Any, kinds: Any, at: Any, kind: Any, masks: Any) -> Typed:
-    """find_class(kinds, k, c, masks): store the masks of class c in the stretch from k on."""
+def _find_class(_context: Any, kinds: Any, at: Any, kind: Any, masks: Any, begin: Any) -> Typed:
+    """find_class(kinds, k, c, masks, n): store the masks of class c in the stretch from k on, from ``masks[n]`` on."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wanted = splat(builder, args[2])
         for number in range(BLOCKS):
             start = builder.add(args[1], ir.Constant(_I64, BLOCK * number))
             block = load(context, builder, signature.args[0], args[0], start)
-            place = pointer(context, builder, signature.args[3], args[3], ir.Constant(_I64, number))
+            n = builder.add(args[4], ir.Constant(_I64, number))
+            place = pointer(context, builder, signature.args[3], args[3], n)
             builder.store(builder.bitcast(builder.icmp_unsigned("==", block, wanted), _I64), place, align=1)
         return context.get_dummy_value()
 
-    return types.void(kinds, types.uint64, types.uint8, masks), code
+    return types.void(kinds, types.uint64, types.uint8, masks, types.uint64), code
 
 
 find_classes: Loop = intrinsic(_find_classes)

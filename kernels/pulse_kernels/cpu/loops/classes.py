@@ -22,8 +22,8 @@ STRETCH = U64(BLOCKS * BLOCK)
 ROWS = 8
 """Stretches of a window: cells are ranked so many at a time, that the processor has few branches to guess."""
 WINDOW = U64(ROWS) * STRETCH
-AHEAD = WINDOW
-"""Cells from one that is looked at to one that is fetched, in the next page: the processor stops at the end of one."""
+AHEAD = U64(8192)
+"""Bytes from a cell that is looked at to one that is fetched, in another page: processors stop at the end of one."""
 LINE = U64(64)
 """Bytes that are fetched at a time."""
 NEVER = U32(0xFFFFFFFF)
@@ -37,14 +37,16 @@ def _class_of(cell: Any, shift: Any, mask: Any, first: Any, last: Any) -> Any:
 
 def _fetch(cells: Array, i: Any, whole: Any) -> None:
     """Fetch a stretch that is looked at soon."""
-    for k in range(i + AHEAD, min(i + AHEAD + STRETCH, whole), LINE // U64(cells.itemsize)):
+    begin = i + AHEAD // U64(cells.itemsize)
+    for k in range(begin, min(begin + STRETCH, whole), LINE // U64(cells.itemsize)):
         fetch_ahead(cells, k)
 
 
 def _find_members(kinds: Array, row: Any, c: Any, before: Any, masks: Array, firsts: Array) -> None:
     """Find the cells of a class in a stretch: their mask in each block, and the rank of the first one there."""
-    find_class(kinds, row * STRETCH, np.uint8(c), masks)
-    for b in range(BLOCKS):
+    begin = c * U64(BLOCKS)
+    find_class(kinds, row * STRETCH, np.uint8(c), masks, begin)
+    for b in range(begin, begin + U64(BLOCKS)):
         firsts[b] = before
         before += U32(ones(masks[b]))
 
@@ -69,7 +71,7 @@ def _rank_span(
 ) -> Any:
     """Rank the old cells of one span that ``index[begin:]`` names; return the first entry past the span."""
     n, named, size = U64(begin), U64(len(index)), U64(len(cells))
-    whole = size - size % STRETCH
+    whole, lowest_class = size - size % STRETCH, U64(last) - U64(first)
     for start in range(ZERO, whole, WINDOW):
         end = min(start + WINDOW, whole)
         for i in range(start, end, STRETCH):
@@ -91,17 +93,17 @@ def _rank_span(
             looked = row
             if (known >> c) & ONE == ZERO:
                 known |= ONE << c
-                _find_members(kinds, row, c, counts[row * U64(COUNTERS) + c], masks[c], firsts[c])
-            own, bit = k % STRETCH // BITS, k % BITS
-            rank[n] = firsts[c, own] + U32(ones(masks[c, own] & ((ONE << bit) - ONE)))
-            kind[n] = U64(last) - U64(first) - c
+                _find_members(kinds, row, c, counts[row * U64(COUNTERS) + c], masks, firsts)
+            own = c * U64(BLOCKS) + k % STRETCH // BITS
+            rank[n] = firsts[own] + U32(ones(masks[own] & ((ONE << k % BITS) - ONE)))
+            kind[n] = lowest_class - c
             n += ONE
     for i in range(whole, size):
         named_here = n < named and U64(index[n]) - U64(offset) == i
         c = _class_of(old[n] if named_here else cells[i], shift, mask, first, last)
         if named_here:
             rank[n] = totals[c]
-            kind[n] = U64(last) - U64(first) - c
+            kind[n] = lowest_class - c
             n += ONE
         totals[c] += U32(1)
     return np.int64(n)
@@ -127,7 +129,7 @@ def class_ranks(
     """
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
     kinds, counts = np.empty(WINDOW, np.uint8), np.empty(ROWS * COUNTERS, np.uint32)
-    masks, firsts = np.empty((COUNTERS, BLOCKS), np.uint64), np.empty((COUNTERS, BLOCKS), np.uint32)
+    masks, firsts = np.empty(COUNTERS * BLOCKS, np.uint64), np.empty(COUNTERS * BLOCKS, np.uint32)
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
         n = _rank_span(
@@ -180,7 +182,7 @@ def _select_span(
         while hits != 0:
             c: Any = lowest(hits)
             hits &= hits - ONE
-            find_class(kinds, ZERO, np.uint8(c), masks)
+            find_class(kinds, ZERO, np.uint8(c), masks, ZERO)
             seen = U64(befores[c])
             following, at, end = U64(wanted[c]), ahead[c], ends[c]
             own: Any = ZERO
