@@ -26,6 +26,8 @@ EXPONENT = {
 """Shift and mask of the (top 8 bits of the) exponent, by the formats' definitions; the rest have one class."""
 STRETCH = 512
 """Cells that the compiled loops count at a time."""
+WINDOW = 8 * STRETCH
+"""Cells that are ranked one after the other, once all of them are counted."""
 BF16 = CELL_TYPES["BF16"]
 
 
@@ -123,6 +125,19 @@ def test_one_class_may_hold_all_cells_and_all_may_be_asked_for(backend: Backend,
     cells = np.full(size, value << 7, np.uint16)
     for index in (np.arange(size), np.arange(0, size, 64), np.arange(63, size, 64), np.array([0, size - 1])):
         check(backend, [cells], index.astype(np.uint32), BF16, 120, 20)
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("classes", [1, 16, 17, 20, 32])
+def test_weights_of_several_windows_are_ranked_and_found(backend: Backend, share: float, classes: int):
+    rng = np.random.default_rng(classes)
+    size = 2 * WINDOW + 3 * STRETCH + 65
+    cells = (rng.standard_normal(size, np.float32).view(np.uint32) >> 16).astype(np.uint16)  # low classes are rare
+    index = np.flatnonzero(rng.random(size) < share).astype(np.uint32)
+    edges = [0, WINDOW - 1, WINDOW, 2 * WINDOW - 1, 2 * WINDOW, size - 1]
+    index = np.union1d(index, np.array(edges, np.uint32))
+    check(backend, [cells[: WINDOW + 7], cells[WINDOW + 7 :]], index, BF16, 129 - classes, classes)
+    check(backend, [cells], index, BF16, 129 - classes, classes)
 
 
 @pytest.mark.parametrize("place", [*range(0, 3 * STRETCH + 5, 71), 63, 64, 255, 256, 511, 512, 513, 1023, 1024])
