@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.bases import measure
 from benchmarks.results import Row
 
 
+@pytest.mark.slow
 def test_twenty_first_versions_store_one_keyframe_and_their_patches(tmp_path: Path) -> None:
     measured = measure(tmp_path, 5_000_000, 20, 0)
     rows = {row.key: row for row in map(Row.parse, measured["rows"])}

@@ -54,6 +54,7 @@ def test_a_policy_has_the_cells_asked_for(cells: int) -> None:
     assert needed_bytes(cells) > 4 * cells
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_states_and_another_seed_others() -> None:
     one, again, other = (make_policy(5000, 0.01, "cpu", seed, tile=1024) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one.old + one.new, again.old + again.new, strict=True))

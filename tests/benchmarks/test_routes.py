@@ -17,6 +17,7 @@ from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan, search_near, starts_of
 from pulse_registry.store.prices import Prices
 
+pytestmark = pytest.mark.slow
 VERSIONS = 600
 
 

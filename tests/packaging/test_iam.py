@@ -223,12 +223,14 @@ def test_what_was_recorded_covers_every_kind_of_key(recorded: dict[Role, set[Req
         assert puts >= {"log/", "log/snapshots/", "layouts/", "objects/patch/"}, role
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_do_all_that_it_does(recorded: dict[Role, set[Request]], role: Role) -> None:
     assert recorded[role]
     assert [request for request in recorded[role] if not allowed(role, request)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_is_granted_no_action_that_it_never_uses(recorded: dict[Role, set[Request]], role: Role) -> None:
     granted = {action for one in policy(role) if one["Effect"] == "Allow" for action in as_list(one["Action"])}

@@ -107,6 +107,7 @@ def test_a_mirror_of_a_service_ends_where_the_run_has_moved_to_its_copy_and_goes
         assert _tree(third) == {key: data for key, data in _tree(far).items() if key != f"{RUN}/{keys.HOME}"}
 
 
+@pytest.mark.slow
 def test_a_run_is_copied_from_one_service_to_another_by_a_mirror_with_two_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_any_version_comes_from_any_other_bit_for_bit(
                 assert len(urls) <= 2, "one request for all that the route names, and one for all parts"
 
 
+@pytest.mark.slow
 def test_ranks_pull_their_slices_together_and_read_no_more_than_they_hold(service: Service, run: str) -> None:
     with small_groups():
         with opened(service, run, coder="gap") as trainer:

@@ -115,6 +115,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @given(**WAYS)
 @settings(max_examples=25)
 def test_ranks_hold_their_slices_of_each_version_whatever_its_coder(**drawn: Any) -> None:

@@ -96,6 +96,7 @@ TOGETHER = {
 }
 
 
+@pytest.mark.slow
 @given(**TOGETHER)
 @settings(max_examples=25)
 def test_the_state_of_all_ranks_together_is_checked_at_every_pull(**drawn: Any) -> None:

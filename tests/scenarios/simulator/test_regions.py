@@ -43,6 +43,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert (first.trace, first.counts) == (second.trace, second.counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", REGIONS_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_safeguard_that_is_missing_is_missed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)

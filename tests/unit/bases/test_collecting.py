@@ -234,6 +234,7 @@ class Interrupted(WrapperStore):
         super().delete(key)
 
 
+@pytest.mark.slow
 def test_a_collector_at_any_moment_of_a_trainers_first_push_takes_nothing_that_it_needs() -> None:
     for nth in range(1, 200):
         world = left_behind(closed=False)

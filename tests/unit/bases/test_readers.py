@@ -33,6 +33,7 @@ def fleet() -> tuple[DictStore, Model]:
     return store, model
 
 
+@pytest.mark.slow
 def test_a_host_fetches_the_files_of_a_base_once_for_all_runs(tmp_path: Path) -> None:
     store, model = fleet()
     counted = CountingStore(store)

@@ -79,6 +79,7 @@ def test_what_is_written_is_read_and_one_writer_leaves_nothing_behind(
     assert segments_in(store) == named_in(store)
 
 
+@pytest.mark.slow
 @examples(25)
 @given(SEEDS, st.integers(2, 4), st.integers(2, 14))
 def test_writers_who_take_turns_go_on_from_each_other_s_snapshots(seed: int, writers: int, times: int) -> None:
@@ -116,6 +117,7 @@ def test_a_reader_goes_on_as_a_writer_from_the_snapshot_that_it_opened_at(
     assert stored_once(store, alone)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(SEEDS, st.integers(1, 12), st.sampled_from(["fail_before", "fail_after"]), st.sampled_from(["put", "delete"]))
 def test_a_writer_that_dies_anywhere_leaves_a_run_that_opens_and_the_next_one_cleans_up(

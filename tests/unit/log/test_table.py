@@ -110,6 +110,7 @@ def add(pair: Pair, count: int) -> None:
         pair.table.append(pair.plain[number])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 200), st.data())
 def test_a_table_of_what_another_has_stored_says_the_same(rows: int, data: st.DataObject) -> None:
     pair = Pair(Table(VERSIONS))

@@ -180,6 +180,7 @@ def test_there_must_be_a_run_and_two_roots():
         promote_lost(us, eu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acts", [False, True])
 def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(acts: bool):
     first, second = root("us"), root("eu")

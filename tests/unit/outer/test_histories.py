@@ -321,6 +321,7 @@ def test_whatever_happens_all_is_counted_once_and_all_hold_the_same_bits(
     play(values, actions, rules)
 
 
+@pytest.mark.slow
 def test_so_it_is_in_long_histories_in_which_all_of_it_happens_and_sums_in_another_order_are_other_bits() -> None:
     seen = Counter[str]()
     for seed in range(24):

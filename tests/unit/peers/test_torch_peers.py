@@ -23,7 +23,7 @@ def test_without_a_process_group_it_says_what_to_call() -> None:
         TorchPeers()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

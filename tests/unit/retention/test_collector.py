@@ -340,6 +340,7 @@ def crowded() -> World:
     return world
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_killed_at_any_call_is_made_good_by_the_next():
     start, clean, counting = crowded(), crowded(), []
     clean.collect(through=lambda store: counting.append(CountingStore(store)) or counting[0])
