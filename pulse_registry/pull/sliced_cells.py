@@ -86,7 +86,9 @@ class SlicedCells:
         held = self._slices.held(group)
         if any(part.slice.box.start is None for part in held):
             return [self.copy_of(group)]
-        return [self._cells(part.slice.number, slice(part.first, part.stop)) for part in held]
+        # Slices of one tensor come in any order.
+        in_order = sorted(held, key=lambda part: part.slice.start + (part.slice.box.start or 0) + part.first)
+        return [self._cells(part.slice.number, slice(part.first, part.stop)) for part in in_order]
 
     def where(self, group: Group) -> None:
         """Return nothing: slices lie as they may."""

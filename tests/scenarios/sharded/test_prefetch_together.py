@@ -290,3 +290,24 @@ def test_random_ranks_have_random_versions_ready_and_always_hold_the_same_one(
                     assert held(dealt[rank]) == wanted(dealt[rank], states[version])
 
         assert on_ranks([store] * ranks, serve) == [None] * ranks
+
+
+@pytest.mark.parametrize("places", [(0, 4, 17), (17, 4, 0), (4, 17, 0)], ids=str)
+def test_patches_of_a_group_that_lies_in_two_slices_are_joined_in_any_order_of_these(places: Sequence[int]) -> None:
+    states = [{"w": np.arange(1.0, 31.0)} for _ in range(3)]
+    for state in states[1:]:
+        state["w"][18] = -1.0
+    states[2]["w"][20] = -2.0
+    ends, store = {0: 4, 4: 17, 17: 30}, DictStore()
+    dealt = {"w": [Slice(np.zeros(ends[at] - at), of=(30,), at=(at,)) for at in places]}
+
+    def serve(registry: Registry, _: int) -> None:
+        for version in (0, 2):
+            registry.pull(version, into=dealt, partial=True)
+            assert held(dealt) == wanted(dealt, states[version])
+
+    with small_groups(64):
+        with quick(store, coder="gap", keyframe_share=1e9) as trainer:
+            for step, state in enumerate(states):
+                trainer.push(step, state)
+        assert on_ranks([store], serve) == [None]
