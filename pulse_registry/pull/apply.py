@@ -228,17 +228,14 @@ class Staged:
         sums = destination.base_sums if isinstance(destination, SlicedDestination) else None
         return Found(Digest() if self.slices is None else self.slices.share, sums)
 
-    def check_cells(self, always: bool) -> None:
+    def check_open(self) -> None:
         """Compare all cells of slices with what was last written, where that was left to the sum of all ranks.
-
-        Args:
-            always: also where it was not, since a sum over all cells is wrong.
 
         Raises:
             BaseMismatch: they are others.
         """
         destination = self._request.destination
-        if isinstance(destination, SlicedDestination) and (always or destination.left_open):
+        if isinstance(destination, SlicedDestination) and destination.left_open:
             destination.check(self._base)
 
     @property

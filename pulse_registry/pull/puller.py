@@ -234,7 +234,7 @@ class Puller:
             made = attempt.run(stage, unstaged)
             attempt.agree("stage")
             [staged] = made
-            staged.join(together, together.check(staged.found, cover, request.entry, staged.check_cells))
+            staged.join(together, together.check(staged.found, cover, request.entry, staged.check_open))
             undo.pop_all()
         return staged
 

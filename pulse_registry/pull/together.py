@@ -97,16 +97,16 @@ class Together:
         self._covers = {prints: made}  # one model at a time: who asks for two in turns pays each time
         return made
 
-    def check(self, found: Found, cover: Cover, entry: VersionEntry, look: Callable[[bool], None]) -> Checked:
+    def check(self, found: Found, cover: Cover, entry: VersionEntry, look: Callable[[], None]) -> Checked:
         """Compare what all ranks have found with what was committed.
 
         Args:
             found: by this rank.
             cover: who answers for what.
             entry: the version, the same on all ranks.
-            look: passes over this rank's cells, where they were left to the sums or it is given True, and raises if
-                they are not what they were. All ranks are asked to if the sums do not tell: where the ranks do not
-                hold each cell once, or do not come by the same patch, or where a sum is wrong, to find out whose.
+            look: passes over this rank's cells where they were left to the sums, and raises if they are not what they
+                were. All ranks are asked to if the sums do not tell: where the ranks do not hold each cell once, or do
+                not come by the same patch, or where a sum is wrong, to find out whose.
 
         Raises:
             BaseMismatch: on all ranks: their cells are others.
@@ -116,7 +116,7 @@ class Together:
         right = share == Digest.parse(entry.digest)
         told = all(lanes[6] and Digest(*lanes[4:6]) == before for lanes in every)
         if not (cover.complete and right and told):
-            self.agree(lambda: look(cover.complete and not right), "cells")
+            self.agree(look, "cells")
         if not cover.complete:
             return "slices"
         if not right:

@@ -224,28 +224,6 @@ def test_a_cell_that_something_else_changed_is_found_on_all_ranks_where_a_pull_w
         assert [at for at, (has, should) in enumerate(pairs) if has != should] == [cell] * (number == hit)
 
 
-def test_the_rank_is_named_whose_cell_is_another_though_no_patch_changes_it() -> None:
-    rng = np.random.default_rng(5)
-    state = {"a": rng.integers(0, 2**16, 1, np.uint16), "b": rng.integers(0, 2**16, 17, np.uint16)}
-    states = [state, {**state, "b": rng.integers(0, 2**16, 17, np.uint16)}]
-    states.append({**states[1], "b": states[1]["b"] ^ np.array([1] + [0] * 16, np.uint16)})
-    with small_groups(64):
-        store = pushed(states, keyframe_share=1e9)
-        a, b = np.zeros(1, np.uint16), np.zeros(17, np.uint16)
-        dealt = {
-            "a": [Slice(a[at:], of=(1,), at=(at,)) for at in range(2)],  # the second is empty, and counts in no share
-            "b": [Slice(b[at:to], of=(17,), at=(at,)) for at, to in ((0, 4), (4, 13), (13, 17))],
-        }
-
-        def pull(registry: Registry, rank: int) -> None:
-            registry.pull(0, into=dealt, partial=True)
-            a[0] ^= 1
-            registry.pull(2, into=dealt, partial=True)
-
-        found = on_ranks([store], pull)
-    assert alike(found, BaseMismatch).startswith("rank 0: ")
-
-
 @pytest.mark.parametrize("hit", [0, 1])
 def test_a_small_tensor_that_all_ranks_hold_is_compared_on_each(hit: int) -> None:
     rng = np.random.default_rng(3)
