@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
@@ -12,6 +13,7 @@ from benchmarks.planning import WAYS, shapes
 from benchmarks.results import rows_of
 
 
+@pytest.mark.slow
 def test_a_rank_of_many_is_planned_without_a_cell_of_the_model(tmp_path: Path) -> None:
     out = tmp_path / "planning.json"
     arguments = ["planning", "--layers", "2", "--experts", "6", "--ranks", "3", "--planned", "1", "--out", str(out)]

@@ -48,6 +48,7 @@ def test_wheel_and_sdist_carry_the_license(wheel: Path, dist: Path) -> None:
     assert not [name for name in files if name.startswith(("tests/", "benchmarks/", "docs/"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_from_the_installed_wheel(python: Path, package: str, tmp_path: Path) -> None:
     where = run(python, "-c", f"import {package}; print({package}.__file__)", cwd=tmp_path).strip()

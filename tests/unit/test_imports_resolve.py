@@ -51,6 +51,7 @@ def program(text: str) -> ast.AST:
         return ast.Module([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_import_names_what_is_there(folder: str) -> None:
     files = [file for file in sorted((ROOT / folder).rglob("*.py")) if file != Path(__file__).resolve()]

@@ -83,6 +83,7 @@ def deadlines(text: str) -> Iterator[tuple[int, str]]:
                         yield node.lineno, "has a deadline"
 
 
+@pytest.mark.slow
 def test_no_test_has_a_deadline_that_a_busy_machine_could_miss() -> None:
     found = [
         f"{path.relative_to(TESTS.parent)}:{line}: {why}"

@@ -81,6 +81,7 @@ def root_of(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+@pytest.mark.slow
 def test_no_test_uses_a_private_name_of_the_packages() -> None:
     found = [
         f"{path.relative_to(TESTS.parent)}:{line}: {name}"

@@ -49,6 +49,7 @@ def holds_what_names_say(folder: Path) -> bool:
     return all(blake3(file.read_bytes()).hexdigest() == file.name for file in folder.iterdir() if file.name != LEDGER)
 
 
+@pytest.mark.slow
 def test_workers_that_pull_at_once_download_each_object_once(newest: Bits, tmp_path: Path) -> None:
     found, reads = run(tmp_path, "crowd", 8)
     assert found == [newest] * 8

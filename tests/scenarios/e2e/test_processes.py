@@ -92,6 +92,7 @@ def check_crash(open_run: Callable[[str], Store], told: Any, scenario: str) -> N
     assert (before in [keyframe.version for keyframe in state_of(whole).keyframes]) == (attached or scenario == "first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [30, pytest.param(100, marks=pytest.mark.sweep)])
 def test_two_trainers_that_race_commit_each_version_once_and_lose_nothing(tmp_path: Path, rounds: int) -> None:
     check_race(FileStore(tmp_path), trainers("race", tmp_path, rounds), rounds)

@@ -52,6 +52,7 @@ def mirror(source: str, destination: str) -> None:
         one.catch_up()
 
 
+@pytest.mark.slow
 def test_workers_push_and_pull_through_a_service_of_two_roots(regions, tmp_path):
     home, near, server = regions
     far_url, near_url = home.url("policies"), near.url("policies")
@@ -78,6 +79,7 @@ def test_workers_push_and_pull_through_a_service_of_two_roots(regions, tmp_path)
         service.stop()
 
 
+@pytest.mark.slow
 def test_a_service_goes_on_at_the_far_root_when_the_near_bucket_is_lost(regions, tmp_path):
     home, near, server = regions
     far_url, near_url = home.url("policies"), near.url("policies")

@@ -210,6 +210,7 @@ def test_the_lost_answer_of_every_conditional_put_makes_no_conflict_and_no_secon
         assert not check_store(store)
 
 
+@pytest.mark.slow
 def test_pushes_that_do_not_wait_fail_together_and_the_next_one_carries_them_all() -> None:
     store, registry, outage = prepared(PUSHES[1], retries=False)
     with registry:

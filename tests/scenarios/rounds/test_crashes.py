@@ -101,6 +101,7 @@ def test_the_calls_are_those_of_all_that_a_round_does() -> None:
         assert any(part in key for key in keys), part
 
 
+@pytest.mark.slow
 @EVERY_CALL
 @pytest.mark.parametrize("action", slow_but(["fail_after"], ["fail_before", "fail_after"]))
 def test_where_the_store_fails_once_all_ends_with_the_bits_of_no_failure(action: FaultAction, every: bool) -> None:
@@ -117,6 +118,7 @@ def test_where_the_store_fails_once_all_ends_with_the_bits_of_no_failure(action:
             assert mine.residual.tobytes() == theirs.residual.tobytes(), victim.calls[at - 1]
 
 
+@pytest.mark.slow
 @EVERY_CALL
 @pytest.mark.parametrize("action", slow_but(["fail_after"], ["fail_before", "fail_after"]))
 def test_where_a_trainer_dies_the_next_round_closes_and_it_comes_back(action: FaultAction, every: bool) -> None:

@@ -112,6 +112,7 @@ def line(process: subprocess.Popen[str]) -> Any:
     return json.loads(process.stdout.readline())
 
 
+@pytest.mark.slow
 def test_a_log_that_is_followed_goes_on_when_the_service_comes_back(
     own_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

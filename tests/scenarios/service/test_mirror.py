@@ -47,6 +47,7 @@ def _countersign(root: str, seq: int) -> None:
     open_store(root).put(f"{RUN}/{keys.countersignature_key(seq)}", of.seal())
 
 
+@pytest.mark.slow
 def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_trainer_behind_a_service_is_told_where_its_run_has_moved(tmp_path: Pa
             trainer.push(1, model)
 
 
+@pytest.mark.slow
 def test_a_mirror_of_a_service_ends_where_the_run_has_moved_to_its_copy_and_goes_on_elsewhere(tmp_path: Path) -> None:
     near, far, third = tmp_path / "near", tmp_path / "far", tmp_path / "third"
     _push(str(near), None, 2)

@@ -86,6 +86,7 @@ def test_slices_of_all_kinds_are_drawn() -> None:
     assert all(kinds.values()), kinds
 
 
+@pytest.mark.slow
 @given(**ALONE)
 @settings(max_examples=40)
 def test_every_rank_holds_its_slices_of_each_version_it_pulls_in_any_order(**drawn: Any) -> None:

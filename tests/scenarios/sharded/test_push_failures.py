@@ -260,6 +260,7 @@ def test_pushes_that_take_the_place_of_others_are_refused() -> None:
 # -- a store that fails --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize("broken", [0, 1])
 @EVERY_CALL
@@ -325,6 +326,7 @@ def lives(store: DictStore, wanted: list[State], ranks: int, dies: tuple[int, in
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("after", [False, True])
 @EVERY_CALL

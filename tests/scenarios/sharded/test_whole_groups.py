@@ -28,6 +28,7 @@ from tests.support.slices import cut, put
 CLASS: dict[str, Any] = {"coder": "class", "keyframe_share": 1e9}
 
 
+@pytest.mark.slow
 @given(
     chain=chains(length=4),
     jobs=st.tuples(st.integers(1, 4), st.integers(2, 5)),

@@ -17,6 +17,7 @@ def _story(outcome: Outcome) -> str:
     return "\n".join((*outcome.tail[-40:], str(outcome.violation), f"seed {outcome.seed}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_but([3], range(24)))
 def test_one_log_is_true_in_both_regions_whatever_goes_wrong(seed: int) -> None:
     outcome = run_regions(seed, _OPERATIONS)

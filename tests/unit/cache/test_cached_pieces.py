@@ -52,6 +52,7 @@ def read_whole(stored: Stored, node: Node) -> None:
     node.settle()
 
 
+@pytest.mark.slow
 def test_wanted_pieces_are_fetched_once_for_all_readers_and_the_rest_of_their_shards_is_not(
     stored: Stored, nodes: list[Node], masks: Masks
 ) -> None:

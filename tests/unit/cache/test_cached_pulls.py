@@ -60,6 +60,7 @@ def pull(store: Store, cache: Path | None, events: list[Event] | None = None, li
     return bits(into)
 
 
+@pytest.mark.slow
 def test_the_second_worker_of_a_host_reads_no_object_from_the_store(
     pushed: tuple[DictStore, list[Bits]], tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_folder_goes_forth_and_back_with_its_files(registry: Registry, tmp_path: Path) -> None:
     out, files = tmp_path / "out", [{}, FIRST, FIRST, SECOND]
     for version in (0, 3, 1, 1, 2, 0, 0, 3):

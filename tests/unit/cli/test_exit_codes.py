@@ -192,6 +192,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_file_system_that_takes_no_more_is_a_typed_error(run: Run, pulse: Pulse, tmp_path: Path) -> None:
     model = bf16_model(cells=1_000_000)
     file, out = save(tmp_path / "large.safetensors", model), tmp_path / "out"

@@ -74,6 +74,7 @@ def test_what_stays_in_place_of_the_runs_is_said(pulse: Pulse, source: Path, tmp
     assert (out / "config.json").read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_transformers_loads_the_folder_of_a_run_that_its_model_was_pushed_to(
     pulse: Pulse, source: Path, tmp_path: Path
 ) -> None:

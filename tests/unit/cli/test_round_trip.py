@@ -28,6 +28,7 @@ def at(tmp_path: Path, pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at")
 def test_every_dtype_shape_and_bit_pattern_survives(pulse: Pulse, tmp_path: Path) -> None:
     model = odd_model()

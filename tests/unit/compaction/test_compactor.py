@@ -120,6 +120,7 @@ def test_a_model_with_tensors_without_cells_is_compacted_too(model: Model) -> No
     assert check_store(store) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 def test_a_compactor_that_dies_at_any_store_call_is_followed_by_one_that_completes_its_work(action) -> None:
     first = DictStore()

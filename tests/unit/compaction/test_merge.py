@@ -62,6 +62,7 @@ def merged(weights: Weights, legs: Sequence[Leg], patches: Sequence[Patch], *, b
     return data, ref
 
 
+@pytest.mark.slow
 @given(chains(LENGTH), st.integers(1, LENGTH - 1), st.booleans())
 @settings(max_examples=40)
 def test_gap_patches_merge_from_either_end_to_what_a_diff_gives(chain: Chain, length: int, backwards: bool) -> None:

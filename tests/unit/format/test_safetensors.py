@@ -271,6 +271,7 @@ def files(draw: st.DrawFn) -> bytes:
     return file_of(f"{space}{{{','.join(parts)}}}{space}".encode(), bytes(range(256))[:size])
 
 
+@pytest.mark.slow
 @given(files())
 @settings(max_examples=400)
 def test_of_whatever_is_written_the_library_and_we_take_the_same(file: bytes):

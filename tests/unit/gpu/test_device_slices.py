@@ -71,6 +71,7 @@ def back(rank: Mapping[str, Any]) -> dict[str, Any]:
     return {name: of(value) for name, value in rank.items()}
 
 
+@pytest.mark.slow
 @given(
     chain=chains(length=3),
     ranks=st.integers(1, 3),

@@ -107,6 +107,7 @@ def test_any_parallel_sizes_give_each_cell_once(job: Job) -> None:
     check(job.model, [hugging(job, rank.chunks) for rank in job.ranks()])
 
 
+@pytest.mark.slow
 @given(jobs(), st.integers(1, 5))
 @settings(max_examples=40)
 def test_runs_of_flattened_shards_give_each_cell_once(job: Job, count: int) -> None:

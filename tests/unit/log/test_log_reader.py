@@ -119,6 +119,7 @@ def test_a_hint_that_is_missing_or_lies_does_not_change_the_result(head):
     assert same(opened(long_run(63, 127, head=head))[0])
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.one_of(st.none(), st.binary(max_size=200)), st.sets(st.integers(0, 150), max_size=3), st.data())
 def test_whatever_the_hint_and_the_snapshots_are_the_result_is_the_fold_of_the_records(head, seqs, data):

@@ -43,6 +43,7 @@ class Run:
         return (written.get("log/snapshots", 0) + written.get("log/segments", 0)) / written["log"]
 
 
+@pytest.mark.slow
 @examples(4)
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 40, 2_000]))
 def test_over_a_run_s_life_snapshots_have_at_most_four_times_the_bytes_of_the_records(

@@ -93,6 +93,7 @@ def opened(state: RunState, *, damaged: tuple[str, ...] = ()) -> RunState:
     return RunState.of(Tables(*tables), run="long", **fields, tags={}, retired_versions={}, retired_keys={})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_version_takes_at_most_400_bytes_with_its_patch_and_merged_ones() -> None:
     def held(versions: int) -> int:
         state, _ = a_run(versions)

@@ -79,6 +79,7 @@ def most_late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(row_index, "MOST_LATE", request.param)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 @pytest.mark.usefixtures("most_late")

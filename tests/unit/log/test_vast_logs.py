@@ -11,6 +11,7 @@ from tests.support.sampling import slow_but
 from tests.unit.log.vast import LOGS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["patches_of_one_pair"], LOGS))
 def test_a_record_costs_by_its_own_bytes_and_not_by_those_before_it(name: str) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.unit.log.vast", name], capture_output=True, text=True)

@@ -166,6 +166,7 @@ def see(story: Story, trainer: Registry, step: int, model) -> None:
     assert 1 + len(story.waited_for) <= _TRIPS, "with the look that came too early, and if all followed one another"
 
 
+@pytest.mark.slow
 def test_a_version_waits_for_no_call_of_what_is_done_beside(rounds, monkeypatch):
     over, real = threading.Event(), Mirror.tend
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def told(store: MemoryStore) -> tuple[dict[tuple[int, str], str], list[str]]:
         return found, [version.digest for version in registry.versions()]
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), ranks=st.integers(2, 4), values=st.sampled_from(["levels", "float32"]))
 def test_a_sharded_member_sends_the_bytes_of_one_with_the_whole_model(seed: int, ranks: int, values: str) -> None:
@@ -236,6 +238,7 @@ def test_ranks_save_what_they_have_not_sent_and_go_on_with_it() -> None:
         assert held(rank) == wanted(rank, model)
 
 
+@pytest.mark.slow
 def test_ranks_write_checkpoints_and_begin_at_them() -> None:
     store, dealt = MemoryStore(uuid.uuid4().hex), cut(3, 23)
 

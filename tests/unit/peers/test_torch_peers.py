@@ -47,6 +47,7 @@ def cases(size: int) -> Cases:
     return cases
 
 
+@pytest.mark.slow
 def test_every_collective_gives_what_the_ranks_gave_whole_and_in_rounds(cases: Cases, size: int) -> None:
     found = cases["every_collective"]
     assert sorted(found) == [*range(size)]

@@ -347,6 +347,7 @@ def test_where_nothing_compiled_helps_the_plain_search_goes_all_the_way(monkeypa
         plan(script.retire(keys=(keyframe(0).index.key,)).state, 599, have=None)
 
 
+@pytest.mark.slow
 def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory():
     script = chain(700)
     rungs = [

@@ -104,6 +104,7 @@ def test_merged_patches_are_stored_in_parts(coder: Any):
         assert all_restored(store, states) == [bits(model) for model in states]
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.integers(1, 8), st.sets(st.integers(0, 155)), st.sampled_from(["gap", "class", "auto"]))
 def test_any_change_in_parts_of_any_size_is_restored(part_groups: int, groups: set[int], coder: Any):

@@ -97,6 +97,7 @@ def test_what_the_coding_raises_is_raised_and_nothing_is_stored() -> None:
     assert not [*store.list("")]
 
 
+@pytest.mark.slow
 def test_a_large_push_goes_to_a_bucket_in_parts_and_is_pulled_bit_for_bit(
     moto_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

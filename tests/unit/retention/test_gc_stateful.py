@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -189,4 +190,4 @@ class Retention(RuleBasedStateMachine):
 
 
 Retention.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
-TestRetention = Retention.TestCase
+TestRetention = pytest.mark.slow(Retention.TestCase)

@@ -130,6 +130,7 @@ def test_what_is_not_ours_is_kept(key: str) -> None:
 ACTION = st.tuples(st.sampled_from(["round", "round", "alone", "gc", "gc", "join", "wake", "stale"]), st.integers(0, 2))
 
 
+@pytest.mark.slow
 @examples(12)
 @given(actions=st.lists(ACTION, min_size=5, max_size=40))
 def test_a_collection_at_any_moment_takes_nothing_that_is_needed(actions: list[tuple[str, int]]) -> None:

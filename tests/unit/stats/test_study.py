@@ -78,6 +78,7 @@ def scripts(draw: st.DrawFn) -> Script:
     return Script(chain, tuple(coders), draw(st.integers(0, 24)), compacted, draw(st.none() | every))
 
 
+@pytest.mark.slow
 @given(scripts(), st.booleans(), st.sampled_from([1, 300, 1 << 30]), st.sampled_from([1, 3, 32]))
 @examples(20)
 def test_counts_are_those_of_the_states(script: Script, weights: bool, band_bytes: int, batch: int) -> None:

@@ -167,6 +167,7 @@ def test_pipeline_stages_beside_data_parallel_ranks_are_refused(monkeypatch: pyt
         answer(lambda: 7)
 
 
+@pytest.mark.slow
 def test_what_vllm_imports_before_its_workers_are_ready_loads_no_numba() -> None:
     """vLLM's CPU worker binds torch's threads anew when it begins, and fails where numba's library is loaded before."""
     code = "import sys, pulse_registry.integrations.vllm; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
