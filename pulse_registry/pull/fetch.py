@@ -39,8 +39,8 @@ _BEGINNINGS_BYTES, _LEAST_BEGINNING = 64 << 20, 1 << 20
 """The first reads of all patches of a chain take no more together, and each of them no less."""
 _WORTH_A_REQUEST = 64 << 10
 """Less than this is not worth a request of its own."""
-_RUN_BYTES = 32 << 20
-"""A request for pieces of a keyframe asks for no more."""
+_RUN_BYTES = 64 << 20
+"""A request for pieces of a keyframe asks for no more. It takes 3 ms of CPU, 24 MiB of it take 30."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 _MOST_ANNOUNCED = 2048

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pulse_kernels import Cells
 from pulse_registry.context import Context
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.keyframe_cells import FetchedKeyframe
@@ -69,10 +70,15 @@ class StagedCells:
         )
 
     def close(self) -> None:
-        """Give back files and memory."""
-        if self.keyframe is not None:
-            self.keyframe.close()
+        """Give back files and memory; a keyframe's in a thread of the pool, as a system takes long to free gigabytes."""
         self.update = HostUpdate()
+        if self.keyframe is None:
+            return
+        kept, self.keyframe = [self.keyframe], None
+        try:
+            self.context.pool.submit(_close, kept)
+        except (InvalidArgument, RuntimeError):  # the pool ends, or the process
+            _close(kept)
 
     def _cells_of(self, group: Group, on_top: dict[int, SparseUpdate]) -> Cells:
         """Return a group's cells as the version has them, to be read: a copy, unless nothing is on top of one piece.
@@ -89,6 +95,11 @@ class StagedCells:
         if group.number in on_top:
             on_top[group.number].apply_to(self.context.backend, cells)
         return cells
+
+
+def _close(kept: list[FetchedKeyframe]) -> None:
+    """Close what is kept, and be the last to refer to it."""
+    kept.pop().close()
 
 
 def by_group(update: ModelUpdate) -> dict[int, SparseUpdate]:

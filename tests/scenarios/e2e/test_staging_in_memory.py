@@ -19,6 +19,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import Buffer, ByteRange, MemoryStore
 from tests.support.groups import small_groups
+from tests.support.waiting import until
 
 Model = dict[str, np.ndarray[Any, Any]]
 
@@ -149,9 +150,9 @@ def test_what_was_staged_is_given_back_when_it_is_discarded(store: Watched):
         assert alive() > before
         staged.discard()
         del staged
-        assert alive() == before
+        until(lambda: alive() == before)
         registry.pull(2, into=into, replace=True)
-        assert alive() == before
+        until(lambda: alive() == before)
 
 
 def test_memory_is_named_by_option_and_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
