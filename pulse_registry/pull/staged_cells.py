@@ -70,7 +70,7 @@ class StagedCells:
         )
 
     def close(self) -> None:
-        """Give back files and memory; a keyframe's in a thread of the pool, as a system takes long to free gigabytes."""
+        """Give back files and memory; a keyframe's in the pool, as a system takes a while to free gigabytes."""
         self.update = HostUpdate()
         if self.keyframe is None:
             return
