@@ -131,6 +131,17 @@ class Directory(Mapping[int, Entry]):
         wanted = np.fromiter(groups, np.int64)
         return np.flatnonzero(np.isin(self.groups, wanted))
 
+    def coding(self, group: int) -> tuple[CoderName, int]:
+        """Return by what a group that has an entry is coded, and how many of its cells change; no object is made.
+
+        Raises:
+            KeyError: it has none.
+        """
+        row = self.row(group)
+        if row is None:
+            raise KeyError(group)
+        return CODERS[int(self._rows["coder"][row])], int(self.changed[row])
+
     def hash(self, row: int) -> bytes:
         """Return the BLAKE3 of the coded group of one entry."""
         digest: bytes = self._rows["blake3"][row].tobytes()

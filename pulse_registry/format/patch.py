@@ -127,9 +127,9 @@ class Patch:
             BaseMismatch: (``class``) the base cells are not those that it was coded against.
             StoreUnavailable: it was to be read again, and the store failed.
         """
-        entry, data = self.entries[group.number], self.coded(group.number)
+        (coder, changed), data = self.entries.coding(group.number), self.coded(group.number)
         with self._naming(group):
-            return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
+            return Delta(*decode_group(backend, coder, group.cell_type, group.cells, changed, data, base))
 
     def look(self, backend: Backend, group: Group, cells: Spans) -> SparseUpdate:
         """Check and decode one group that the directory names, and find what it makes of its cells; they are only read.
@@ -139,9 +139,9 @@ class Patch:
         Raises:
             CorruptObject, BaseMismatch, StoreUnavailable: as ``decode``.
         """
-        entry, data = self.entries[group.number], self.coded(group.number)
+        (coder, changed), data = self.entries.coding(group.number), self.coded(group.number)
         with self._naming(group):
-            of = entry.coder, group.cell_type, group.cells, entry.changed
+            of = coder, group.cell_type, group.cells, changed
             index, old, new, *sums = step_group(backend, *of, data, cells, group.start)
             return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
 
@@ -154,9 +154,9 @@ class Patch:
         Raises:
             CorruptObject, StoreUnavailable: as ``decode``; some cells are moved.
         """
-        entry, data = self.entries[group.number], self.coded(group.number)
+        (_, changed), data = self.entries.coding(group.number), self.coded(group.number)
         with self._naming(group):
-            before, after = move_group(backend, group.cell_type, cells, entry.changed, data, group.start)
+            before, after = move_group(backend, group.cell_type, cells, changed, data, group.start)
             return Digest(*before), Digest(*after)
 
     @contextmanager

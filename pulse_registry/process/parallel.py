@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -37,15 +38,21 @@ class ParallelMap:
             if len(rows) < 2:
                 return iter([function(*row) for row in rows])
         futures: list[Future[Any]] = []
-        under_way: set[Future[Any]] = set()
+        failed, room = threading.Event(), threading.Semaphore((self._at_once or 1) - 1)
+
+        def ended(future: Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                failed.set()
+            room.release()
+
         try:
             for row in rows:
                 futures.append(self._pool.submit(function, *row))
-                under_way.add(futures[-1])
-                if len(under_way) == self._at_once:
-                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                    if any(future.exception() is not None for future in done):
-                        break
+                if self._at_once is not None:
+                    futures[-1].add_done_callback(ended)  # to wait for any of them would look at each of them
+                    room.acquire()
+                if failed.is_set():
+                    break
         except BaseException:
             end(futures)
             raise

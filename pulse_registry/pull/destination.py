@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
 from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, patch_step
-from pulse_registry.format.directory import Entry
+from pulse_registry.format.directory import Directory
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import ParallelMap
@@ -25,6 +25,9 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_access import Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
+
+_ByGroup: TypeAlias = Directory | Mapping[int, SparseUpdate]
+"""What a source changes, by group number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,7 @@ class HostDestination:
 
         def follow_group(number: int) -> Digest:
             began, group, decoding = timeline.clock(), self.geometry.groups[number], DecodeTimer(timeline)
-            steps = [
-                self._step(group, source, by_group[number], decoding)
-                for source, by_group in found
-                if number in by_group
-            ]
+            steps = [self._step(group, source, by_group, decoding) for source, by_group in found if number in by_group]
             try:
                 work(group, steps)
             except WrongBase:
@@ -210,10 +209,11 @@ class HostDestination:
         """Return the update."""
         return HostUpdate(_groups(changes))
 
-    def _step(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: DecodeTimer) -> DeltaStep:
+    def _step(self, group: Group, source: Source, by_group: _ByGroup, decoding: DecodeTimer) -> DeltaStep:
         """Return what a source changes of a group, not decoded yet."""
         backend = self._backend
-        if isinstance(what, SparseUpdate):
+        if not isinstance(by_group, Directory):
+            what = by_group[group.number]
             old, new = what.sums(backend)
             return DeltaStep(lambda _: -what.delta(backend), False, len(what.index), new, old)
         inverse = source.leg.kind == "inverse"
@@ -236,7 +236,7 @@ def _groups(changes: ModelUpdate) -> tuple[SparseUpdate, ...]:
     return changes.groups
 
 
-def _by_group(source: Source) -> Mapping[int, Entry | SparseUpdate]:
+def _by_group(source: Source) -> _ByGroup:
     if source.patch is not None:
         return source.patch.entries
     return {} if source.step is None else {change.group.number: change for change in _groups(source.step)}

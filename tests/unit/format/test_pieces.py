@@ -227,9 +227,9 @@ def test_of_pieces_that_came_together_one_that_is_damaged_in_the_store_is_named(
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "expected"), [(9, 1), (32 * PIECE_BYTES, 1), (70 * PIECE_BYTES, 2), (10**12, 4), (10**15, 4)]
+    ("nbytes", "expected"), [(9, 1), (32 * PIECE_BYTES, 1), (70 * PIECE_BYTES, 2), (10**12, 8), (10**15, 8)]
 )
-def test_each_thread_gets_some_requests_and_none_is_for_more_than_four_large_pieces(nbytes: int, expected: int):
+def test_each_thread_gets_some_requests_and_none_is_for_more_than_eight_large_pieces(nbytes: int, expected: int):
     shards = (ObjectRef(key="a", size=nbytes, blake3="0" * 64),)
     ref = KeyframeRef(version=1, index=shards[0], shards=shards)
     assert fetch.pieces_a_request(ref, Pieces(size=PIECE_BYTES, blake3={})) == expected
