@@ -147,10 +147,12 @@ def _first_come(patched: pytest.MonkeyPatch) -> None:
 ROUNDS_MUTANTS = tuple(
     dataclasses.replace(mutant, members=MEMBERS)
     for mutant in (
-        Mutant("quorum", "a round is closed only at its quorum", _no_quorum, Weather(crash=0.004)),
-        Mutant("late", "what comes after its round's end does not count", _late_counts, _STALLS),
-        Mutant("term", "what a twin's elder sends does not count", _no_term, Weather(crash=0.002, stall=0.005)),
-        Mutant("residual", "what is sent stays in the residual until its record counts", _cleared_early, _STALLS),
+        Mutant("quorum", "a round is closed only at its quorum", _no_quorum, Weather(crash=0.004), seed=3),
+        Mutant("late", "what comes after its round's end does not count", _late_counts, _STALLS, seed=1),
+        Mutant("term", "what a twin's elder sends does not count", _no_term, Weather(crash=0.002, stall=0.005), seed=6),
+        Mutant(
+            "residual", "what is sent stays in the residual until its record counts", _cleared_early, _STALLS, seed=9
+        ),
         Mutant(
             "lost answer", "an attempt without an answer is looked for when its round has ended", _never_settled, _LOST
         ),
@@ -159,11 +161,12 @@ ROUNDS_MUTANTS = tuple(
             "what was not sent is restored only if nothing was sent since",
             _restored_anyway,
             Weather(crash=0.004),
+            seed=1,
         ),
         Mutant("base", "what was made from other weights does not count", _no_base, Weather(lose=0.001)),
         Mutant("weights", "weights are what they were when their step was made", _no_look, Weather(lose=0.001)),
         Mutant("weight", "a mean is over all members of a round, the late included", _by_those_present, _STALLS),
-        Mutant("outer if absent", "outer records are created, never replaced", _no_conditional_put),
+        Mutant("outer if absent", "outer records are created, never replaced", _no_conditional_put, seed=1),
         Mutant(
             "outer write id", "an outer record whose answer was lost is not written again", _appended_again, _LOST, 21
         ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.scenarios.simulator.mutants import Mutant
 from tests.scenarios.simulator.regions import run_regions
 from tests.scenarios.simulator.regions_mutants import REGIONS_MUTANTS
 from tests.scenarios.simulator.simulation import Outcome
-from tests.support.sampling import slow_but
 
 _OPERATIONS = 9_000
 
@@ -18,7 +19,7 @@ def _story(outcome: Outcome) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", slow_but([3], range(24)))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(8, 40))])
 def test_one_log_is_true_in_both_regions_whatever_goes_wrong(seed: int) -> None:
     outcome = run_regions(seed, _OPERATIONS)
     assert outcome.violation is None, _story(outcome)
@@ -27,16 +28,13 @@ def test_one_log_is_true_in_both_regions_whatever_goes_wrong(seed: int) -> None:
 
 @pytest.mark.slow
 def test_runs_move_homes_are_lost_copies_lack_what_was_retired_and_intruders_come_in_some_of_them() -> None:
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
+    least = Counter(promoted=4, lost=3, forks=2, absent=11, intruded=2, retired=101)
     for seed in range(20, 30):
-        for what, count in run_regions(seed, _OPERATIONS).counts.items():
-            counts[what] = counts.get(what, 0) + count
-    assert counts["promoted"] > 3
-    assert counts["lost"] > 2
-    assert counts["forks"] > 1
-    assert counts["absent"] > 10
-    assert counts["intruded"] > 1
-    assert counts["retired"] > 100
+        counts.update(run_regions(seed, _OPERATIONS).counts)
+        if counts >= least:
+            return
+    assert counts >= least
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

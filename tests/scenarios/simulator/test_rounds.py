@@ -42,7 +42,7 @@ _HAPPENS = {
 @pytest.mark.slow
 def test_lateness_twins_restarts_and_broken_weights_are_among_what_happens() -> None:
     weather, seen = Weather(0.002, 0.01, 0.02, 0.01, 0.002, 0.005, skew=4 * 3600.0), set[str]()
-    for seed in range(60):
+    for seed in (4, 22, 5, 9, *range(60)):  # all of it happens in the first of them
         outcome = run(seed, 4_000, weather, members=_MEMBERS)
         assert outcome.violation is None, (seed, outcome.violation)
         seen |= outcome.counts.keys()
