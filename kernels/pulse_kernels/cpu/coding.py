@@ -14,8 +14,8 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.compile import compiled
 from pulse_kernels.cpu.loops import frequencies, rans
 from pulse_kernels.cpu.loops.frequencies import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
-from pulse_kernels.cpu.loops.moving import PAIR, ROOM
-from pulse_kernels.cpu.loops.rans import CHANGE_WORDS, STREAM_WORDS
+from pulse_kernels.cpu.loops.lanes import BATCH, MORE_WORDS
+from pulse_kernels.cpu.loops.rans import STREAM_WORDS
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.frequencies import BOUNDS, WEIGHTS
 from pulse_kernels.format.gap_tables import PARAMETERS, geometric_tables
@@ -35,7 +35,7 @@ _CONTEXT_TABLES = np.ones(2 * CONTEXTS, np.uint8)
 _KEPT_WORDS = 1 << 20
 """Of a thread's scratch, once a group has needed more."""
 _NO_KINDS = np.empty(0, np.uint8)
-_MORE_WORDS = np.zeros(CHANGE_WORDS, np.uint16)
+_MORE_WORDS = np.zeros(MORE_WORDS, np.uint16)
 _NO_ENDS = np.empty(0, np.int64)
 _TABLE_FAULTS = {
     frequencies.TOO_SHORT: "the tables end too early",
@@ -69,6 +69,9 @@ class _Scratch:
     value_ways: U64 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS, 4), np.uint64))
     slots: Kinds = field(default_factory=lambda: np.empty((MOST_CLASSES, SLOTS), np.uint8))
     places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
+    entries: U32 = field(default_factory=lambda: np.empty(2 * MOST_CLASSES * SLOTS, np.uint32))
+    steps: U64 = field(default_factory=lambda: np.empty(BATCH, np.uint64))
+    coded: U32 = field(default_factory=lambda: np.empty(BATCH, np.uint32))
     streams: Words = field(default_factory=lambda: np.empty((2, STREAM_WORDS), np.uint16))
     stored: Kinds = field(default_factory=lambda: np.empty(MOST_CLASSES * TABLE_BYTES, np.uint8))
     words: Words = field(default_factory=lambda: np.empty(4 * STREAM_WORDS, np.uint16))
@@ -146,7 +149,7 @@ class NumbaCoding:
             *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
             *(_NO_ENDS if coded.parameters is None else ends, rows),
             *(table.reshape(-1) for table in tables),
-            *(cell_type.bits, gaps, steps, read),
+            *(self._scratch().entries, cell_type.bits, gaps, steps, read),
         )
         if fault == rans.OK:
             fault = compiled("add_up", 4)(gaps, ends, limit)
@@ -178,17 +181,18 @@ class NumbaCoding:
         Returns:
             Index, old and new cells.
         """
-        _, tables = self._tables(coded, cell_type)
+        rows, tables = self._tables(coded, cell_type)
         width, none = cell_type.width, np.empty(0, cell_type.dtype)
         changed = int(coded.counts[0])
-        room = min(changed, ROOM) if write else changed
+        room = min(changed, BATCH) if write else changed
+        scratch, steps = self._scratch(), self._scratch().steps.view(_wide(cell_type))[:BATCH]
         found = np.empty(room, np.uint32), np.empty(room, cell_type.dtype), np.empty(room, cell_type.dtype)
         fault = compiled("walk_coded", width)(
-            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
+            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes, _NO_ENDS, rows),
             *(table.reshape(-1) for table in tables[:2]),
-            *(cell_type.bits, changed, spans.at, spans.ends, none, write, *order_masks(cell_type)),
+            *(scratch.entries, cell_type.bits, changed, spans.at, spans.ends, none, write, *order_masks(cell_type)),
             *(start, max(1, width // 2), *digest),
-            *(np.empty((2, PAIR), _wide(cell_type)), np.empty(PAIR, np.uint32), np.empty(PAIR, np.uint64), *found),
+            *(steps, scratch.coded, *found),
         )
         if fault != rans.OK:
             raise CodecError(_FAULTS[fault])

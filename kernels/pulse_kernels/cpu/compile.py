@@ -24,6 +24,7 @@ from pulse_kernels.cpu.loops import (
     exponents,
     frequencies,
     graph,
+    lanes,
     moving,
     outer,
     rans,
@@ -44,7 +45,7 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
     return types.Array(cell, dimensions, "C", aligned=False)
 
 
-_LOOPS = (cells, classes, digest, exponents, frequencies, graph, moving, outer, rans, spans)
+_LOOPS = (cells, classes, digest, exponents, frequencies, graph, lanes, moving, outer, rans, spans)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
@@ -150,7 +151,7 @@ def _loop(name: str) -> Callable[..., Any]:
     Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
     """
     loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
-    inlined = "".join(inspect.getsource(module) for module in (class_counts, digest, rans, simd, spans))
+    inlined = "".join(inspect.getsource(module) for module in (class_counts, digest, lanes, rans, simd, spans))
     loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
     return loop
 
@@ -210,12 +211,12 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         ),
         "decode": (
             *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
-            *(_INT, _write(_U32), _write(cell), _write(_U32)),
+            *(_write(_U32), _INT, _write(_U32), _write(cell), _write(_U32)),
         ),
         "walk_coded": (
-            *(_read(_U16), _read(_U16), _read(_U32), _read(_U8), _INT, _INT),
+            *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), _read(_U32), _read(_U8), _write(_U32), _INT, _INT),
             *(*places, _write(cell), types.boolean, cell, cell, _INT, _INT, *tables),
-            *(_write(cell if width == 2 else _U64, 2), _write(_U32), _write(_U64)),
+            *(_write(cell if width == 2 else _U64), _write(_U32)),
             *(_write(_U32), _write(cell), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
@@ -256,13 +257,14 @@ def _inline(module: Any, *names: str) -> None:
 
 
 _inline(cells, "_diff")
-_inline(digest, "_mix", "_digest", "digest_changes")
+_inline(digest, "_mix", "_multipliers", "_digest", "digest_changes")
 _inline(classes, "_class_of", "_fetch", "_find_members", "_rank_span", "_following", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols")
 _inline(rans, "_order", "_count", "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
-_inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "read_out")
-_inline(rans, "_next_table", "_gap_row", "take_pair")
+_inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "take_long", "_take", "read_out")
+_inline(rans, "next_table", "gap_row", "take_pair")
+_inline(lanes, "_spread", "spread_tables", "_take_long", "_take_lanes", "take_next")
 _inline(moving, "_add_up", "_locate", "_move")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")

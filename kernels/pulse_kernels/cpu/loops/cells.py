@@ -101,18 +101,18 @@ def cast_f32(live: Array, out: Array) -> None:
 
 def gather(at: Array, ends: Array, like: Array, index: Array, out: Array) -> bool:
     """Store the cells at ``index`` in ``out``; return False where an index is past the end, or not in order."""
-    # Nothing is fetched ahead: the processor has dozens of these loads on their way at once as it is.
-    k = 0
-    for s in range(len(at)):
-        offset, end = ends[s], ends[s + 1]
-        cells = array_at(like, at[s], end - offset)
-        while k < len(index) and U64(index[k]) < end:
+    # Nothing is fetched ahead: the processor has dozens of these loads on their way at once, if a turn is short.
+    k, n = ZERO, U64(len(index))
+    for s in range(U64(len(at))):
+        offset, size = ends[s], ends[s + ONE] - ends[s]
+        cells = array_at(like, at[s], size)
+        while k < n:
             i = U64(index[k]) - offset
-            if i >= end:
-                return False
+            if i >= size:
+                break
             out[k] = cells[i]
-            k += 1
-    return k == len(index)
+            k += ONE
+    return bool(k == n)
 
 
 def scatter(at: Array, ends: Array, like: Array, index: Array, values: Array) -> bool:
@@ -125,17 +125,17 @@ def scatter(at: Array, ends: Array, like: Array, index: Array, values: Array) ->
         top = max(top, index[k])
     if len(index) and top >= ends[len(at)]:
         return False
-    k = 0
-    for s in range(len(at)):
-        offset, end = ends[s], ends[s + 1]
-        cells = array_at(like, at[s], end - offset)
-        while k < len(index) and U64(index[k]) < end:
-            i = U64(index[k]) - offset
-            if i >= end:
-                return False
-            cells[i] = values[k]
-            k += 1
-    return k == len(index)
+    n, stored = U64(len(index)), ZERO
+    for s in range(U64(len(at))):
+        offset, size = ends[s], ends[s + ONE] - ends[s]
+        cells = array_at(like, at[s], size)
+        while stored < n:
+            i = U64(index[stored]) - offset
+            if i >= size:
+                break
+            cells[i] = values[stored]
+            stored += ONE
+    return bool(stored == n)
 
 
 def distance(old: Array, new: Array, top: int, ones: int, out: Array) -> None:

@@ -7,17 +7,25 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels.cpu.loops.simd import STEP, add_products
-from pulse_kernels.cpu.loops.spans import array_at
+from pulse_kernels.cpu.loops.spans import array_at, array_on_stack
 
 Array = Any
 U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
+AT_ONCE = 512
+"""Changes whose multipliers are kept at a time: they stay in the cache."""
 
 
 def _mix(x: U64) -> U64:
     x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
     return x ^ (x >> U64(31))
+
+
+def _multipliers(block: U64, limb: int, seeds: Array) -> tuple[U64, U64]:
+    """Return what both sums of a block of cells are multiplied with."""
+    number = (U64(4) * block + U64(limb) + ONE) * U64(0x9E3779B97F4A7C15)
+    return _mix(seeds[0] + number) | ONE, _mix(seeds[1] + number) | ONE
 
 
 def _digest(cells: Array, start: Any, limbs: int, seeds: Array, table_0: Array, table_1: Array, lanes: Array) -> None:
@@ -37,9 +45,9 @@ def _digest(cells: Array, start: Any, limbs: int, seeds: Array, table_0: Array, 
                 v = (U64(cells[i + k]) >> U64(shift)) & U64(0xFFFF)
                 sums[0] += v * U64(table_0[row + k])
                 sums[1] += v * U64(table_1[row + k])
-            number = (U64(4) * (flat >> U64(10)) + U64(limb) + ONE) * U64(0x9E3779B97F4A7C15)
-            lanes[0] += sums[0] * (_mix(seeds[0] + number) | ONE)
-            lanes[1] += sums[1] * (_mix(seeds[1] + number) | ONE)
+            scale_0, scale_1 = _multipliers(flat >> U64(10), limb, seeds)
+            lanes[0] += sums[0] * scale_0
+            lanes[1] += sums[1] * scale_1
         i += length
 
 
@@ -74,29 +82,40 @@ def digest_changes(
 ) -> None:
     """Add the sums of h over single cells to the lanes: two for the old values, then two for the new ones.
 
-    The multiplier is computed for each cell: a vector at a time costs less than the branch that would keep the last
-    block's.
+    A multiplier is of 1,024 cells: of some changes at a time those of all blocks between them are computed, or, where
+    that is more, one for each change. A vector at a time costs less than a branch that would keep the last block's.
     """
-    seed_0, seed_1 = seeds[0], seeds[1]
-    for limb in range(limbs):
-        shift = U64(16 * limb)
-        old_0 = old_1 = new_0 = new_1 = ZERO
-        for k in range(len(index)):
-            flat = U64(start) + U64(index[k])
-            row = flat & U64(1023)
-            number = (U64(4) * (flat >> U64(10)) + U64(limb) + ONE) * U64(0x9E3779B97F4A7C15)
-            scale_0 = (_mix(seed_0 + number) | ONE) * U64(table_0[row])
-            scale_1 = (_mix(seed_1 + number) | ONE) * U64(table_1[row])
-            a = (U64(old[k]) >> shift) & U64(0xFFFF)
-            b = (U64(new[k]) >> shift) & U64(0xFFFF)
-            old_0 += scale_0 * a
-            old_1 += scale_1 * a
-            new_0 += scale_0 * b
-            new_1 += scale_1 * b
-        lanes[0] += old_0
-        lanes[1] += old_1
-        lanes[2] += new_0
-        lanes[3] += new_1
+    scales_0, scales_1 = array_on_stack(lanes, AT_ONCE), array_on_stack(lanes, AT_ONCE)
+    for begin in range(0, len(index), AT_ONCE):
+        some, was, now = index[begin : begin + AT_ONCE], old[begin : begin + AT_ONCE], new[begin : begin + AT_ONCE]
+        n, least, most = U64(len(some)), some[ZERO], some[ZERO]
+        for k in range(n):
+            least, most = min(least, some[k]), max(most, some[k])
+        first = (U64(start) + U64(least)) >> U64(10)
+        blocks = ((U64(start) + U64(most)) >> U64(10)) - first + ONE
+        by_block = blocks < n
+        for limb in range(limbs):
+            shift = U64(16 * limb)
+            if by_block:
+                for k in range(blocks):
+                    scales_0[k], scales_1[k] = _multipliers(first + k, limb, seeds)
+            else:
+                for k in range(n):
+                    scales_0[k], scales_1[k] = _multipliers((U64(start) + U64(some[k])) >> U64(10), limb, seeds)
+            old_0 = old_1 = new_0 = new_1 = ZERO
+            for k in range(n):
+                flat = U64(start) + U64(some[k])
+                at, row = (flat >> U64(10)) - first if by_block else k, flat & U64(1023)
+                scale_0, scale_1 = scales_0[at] * U64(table_0[row]), scales_1[at] * U64(table_1[row])
+                a, b = (U64(was[k]) >> shift) & U64(0xFFFF), (U64(now[k]) >> shift) & U64(0xFFFF)
+                old_0 += scale_0 * a
+                old_1 += scale_1 * a
+                new_0 += scale_0 * b
+                new_1 += scale_1 * b
+            lanes[0] += old_0
+            lanes[1] += old_1
+            lanes[2] += new_0
+            lanes[3] += new_1
 
 
 def digest_sparse(

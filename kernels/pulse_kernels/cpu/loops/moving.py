@@ -1,8 +1,6 @@
 """Numba loop that walks through the cells that coded changes name, while it decodes these.
 
-Decoding keeps the processor busy and the memory idle; a walk through the changed cells does the opposite, as each is a
-line of memory of its own. So the cells of two chunks are fetched while the next two are decoded, and found in the cache
-when their turn comes.
+A few changes at a time go through all steps, and stay in the cache from the one to the next.
 """
 
 from __future__ import annotations
@@ -11,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops import digest, rans
+from pulse_kernels.cpu.loops import digest, lanes, rans
+from pulse_kernels.cpu.loops.digest import AT_ONCE
 from pulse_kernels.cpu.loops.frequencies import SLOTS, SYMBOLS
-from pulse_kernels.cpu.loops.spans import array_at
+from pulse_kernels.cpu.loops.spans import array_at, array_on_stack, borrowed
 from pulse_kernels.format.group_bytes import CONTEXTS
 from pulse_kernels.format.rans import CHUNK
 
@@ -21,11 +20,6 @@ Array = Any
 U32 = np.uint32
 U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
-PAIR = 2 * CHUNK
-"""Changes that are decoded at a time."""
-ROOM = 2 * PAIR
-"""Changes that there is room for where what is found is not kept: one pair is walked through, the next is decoded."""
-NO_ENDS, NO_PARAMETERS = np.empty(0, np.int64), np.empty(0, np.uint8)
 
 
 def _add_up(gaps: Array, after: U64) -> U64:
@@ -65,8 +59,11 @@ def _move(where: Array, like: Array, steps: Array, top: Any, ones: Any, write: b
 def walk_coded(
     words: Array,
     sizes: Array,
+    no_ends: Array,
+    rows: Array,
     places: Array,
     slots: Array,
+    entries: Array,
     bits: int,
     changed: int,
     at: Array,
@@ -80,53 +77,51 @@ def walk_coded(
     seeds: Array,
     table_0: Array,
     table_1: Array,
-    lanes: Array,
+    sums: Array,
     steps: Array,
     coded: Array,
-    where: Array,
     index: Array,
     old: Array,
     new: Array,
 ) -> int:
     """Find the changes of ``gap`` and, with ``write``, make them; return OK, or what is wrong once some are made.
 
-    The first arrays are those of ``rans.decode``, its tables of gaps and then of values in one, ``lanes`` those of
-    ``digest_sparse``. ``steps``, two rows, ``coded`` and ``where`` are room for a pair of chunks. The last are the
-    changed cells, and what they were and are: of all changes, or room for ROOM, in which those of two pairs take turns.
+    The first arrays are those of ``lanes.decode``, its tables of gaps and then of values in one, ``sums`` those of
+    ``digest_sparse``; ``steps`` and ``coded`` are room for BATCH changes. The last are the changed cells, and what they
+    were and are: of all changes, or room for BATCH.
     """
-    k = begin = after = span = before = ZERO
-    chunk = turn = 0
-    room, width = U64(len(index)), U64(bits // 8)
-    value_places, value_slots = places[CONTEXTS * SYMBOLS :], slots[CONTEXTS * SLOTS :]
-    while True:
-        first = (k - before) % room
-        found, was, now = index[first : first + before], old[first : first + before], new[first : first + before]
-        left = U64(changed) - k
-        n = min(left, U64(CHUNK))
-        pair = left >= U64(PAIR)
-        size = n + n if pair else n
-        gaps = index[k % room : k % room + size]
-        if size != ZERO:
-            middle = begin + U64(sizes[chunk])
-            end = middle + U64(sizes[chunk + 1]) if pair else middle
-            _, bad, ended = rans.take_pair(
-                *(words, begin, middle, end, n, ZERO, size - n, ZERO, NO_ENDS, NO_PARAMETERS, places, slots),
-                *(value_places, value_slots, bits, gaps, steps[turn], coded, like, where[:before]),
-            )
-            if not ended:
-                return rans.BAD_END
-            if bad | rans.read_out(coded[:size], bits, gaps, steps[turn]):
+    words, sizes, no_ends, rows = borrowed(words), borrowed(sizes), borrowed(no_ends), borrowed(rows)
+    places, slots = borrowed(places), borrowed(slots)
+    entries, at, ends, like, seeds = borrowed(entries), borrowed(at), borrowed(ends), borrowed(like), borrowed(seeds)
+    table_0, table_1, sums, steps = borrowed(table_0), borrowed(table_1), borrowed(sums), borrowed(steps)
+    coded, index, old, new = borrowed(coded), borrowed(index), borrowed(old), borrowed(new)
+    where = array_on_stack(sums, AT_ONCE)
+    tables = places, slots, places[CONTEXTS * SYMBOLS :], slots[CONTEXTS * SLOTS :]
+    if len(sizes) >= lanes.LEAST:
+        lanes.spread_tables(no_ends, rows, tables, entries)
+    k = begin = after = span = chunk = ZERO
+    while k < U64(changed):
+        room = k if len(index) == changed else ZERO
+        size = min(U64(changed) - k, U64(lanes.BATCH))
+        count, begin, _, bad, ended = lanes.take_next(
+            *(words, sizes, chunk, begin, ZERO, ZERO, no_ends, rows, tables, entries, bits),
+            (index[room : room + size], steps, coded),
+        )
+        if not ended:
+            return rans.BAD_END
+        size = min(size, count * U64(CHUNK))
+        for first in range(ZERO, size, U64(AT_ONCE)):
+            end = min(first + U64(AT_ONCE), size)
+            some, a, b = steps[first:end], room + first, room + end
+            found, was, now, there = index[a:b], old[a:b], new[a:b], where[: end - first]
+            if bad | rans.read_out(coded[first:end], bits, found, some):
                 return rans.BAD_CHANGE
-            after = _add_up(gaps, after)
+            after = _add_up(found, after)
             if after > ends[U64(len(at))]:
                 return rans.TOO_FAR
-            begin = end
-        _move(where[:before], like, steps[1 - turn], top, ones, write, was, now)
-        digest.digest_changes(found, was, now, start, limbs, seeds, table_0, table_1, lanes)
-        if size == ZERO:
-            return rans.OK
-        span = _locate(gaps, at, ends, span, width, where)
-        before = size
+            span = _locate(found, at, ends, span, U64(bits // 8), there)
+            _move(there, like, some, top, ones, write, was, now)
+            digest.digest_changes(found, was, now, start, limbs, seeds, table_0, table_1, sums)
+        chunk += count
         k += size
-        chunk += 2 if pair else 1
-        turn = 1 - turn
+    return rans.OK

@@ -13,11 +13,10 @@ from numba import types
 from numba.cpython.unsafe import numbers
 from numba.extending import intrinsic
 
-from pulse_kernels.cpu.loops.simd import fetch_ahead
-from pulse_kernels.cpu.loops.spans import array_at
 from pulse_kernels.format.rans import CHUNK
 
 Array = Any
+Arrays = tuple[Array, ...]
 U32 = np.uint32
 U64 = np.uint64
 ZERO, ONE, TWO = U64(0), U64(1), U64(2)
@@ -27,9 +26,8 @@ CHANGE_WORDS = 8
 STREAM_WORDS = CHANGE_WORDS * CHUNK + 2
 LONG = U32(0xFFFFFFFF)
 """In place of symbols: a change with more than 16 raw bits, which was read as a whole."""
-_NOTHING_AHEAD = np.empty(0, np.uint64)
 OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
-"""What ``decode`` returns."""
+"""What ``lanes.decode`` returns."""
 
 
 def _select(_context: Any, condition: Any, one: Any, other: Any) -> tuple[Any, Any]:
@@ -307,9 +305,12 @@ def _take_symbol(x: U64, p: U64, words: Array, slots: Array, places: Array, row:
     return x, p, symbol
 
 
-def _take_long(x: U64, p: U64, words: Array, low: U64, high: U64, width: U64) -> tuple[U64, U64, U64, U64]:
-    """Read more than 16 raw bits: return (state, place of the next word, gap, magnitude less one)."""
-    below = _extra(low)
+def take_long(
+    x: U64, p: U64, k: U64, low: U64, value: U64, words: Array, bits: int, out: Arrays
+) -> tuple[U64, U64, U64, Any]:
+    """Read more than 16 raw bits of change ``k``, whose symbols are known; see ``_take``."""
+    high, below = value >> ONE, _extra(low)
+    width = below + _extra(high)
     raw = rest = at = ZERO
     while at < width:
         n = min(width - at, U64(16))
@@ -318,41 +319,29 @@ def _take_long(x: U64, p: U64, words: Array, low: U64, high: U64, width: U64) ->
         raw |= piece << at if at < U64(64) else ZERO
         rest |= piece << (at - below) if at >= below else piece >> (below - at)
         at += n
-    return x, p, _first(low) + _low(raw, below), _first(high) + rest
+    m, (gaps, steps, coded) = _first(high) + rest, out
+    gaps[k], steps[k], coded[k] = _first(low) + _low(raw, below), _step(m, value & ONE), LONG
+    return x, p, U64(m != ZERO) + U64(m >= U64(15)), _too_far(m, value & ONE, bits)
 
 
 def _take(
-    x: U64,
-    p: U64,
-    k: U64,
-    table: U64,
-    row: U64,
-    words: Array,
-    gap_places: Array,
-    gap_slots: Array,
-    value_places: Array,
-    value_slots: Array,
-    bits: int,
-    gaps: Array,
-    steps: Array,
-    coded: Array,
+    x: U64, p: U64, k: U64, table: U64, row: U64, words: Array, tables: Arrays, bits: int, out: Arrays
 ) -> tuple[U64, U64, U64, Any]:
     """Read change ``k``: return (state, place of the next word, table after it of ``gap``, whether it can't be).
 
     Its value's table is number ``table``, its gap's ``row``.
     """
+    gap_places, gap_slots, value_places, value_slots = tables
     x, p, low = _take_symbol(x, p, words, gap_slots, gap_places, row)
     x, p, value = _take_symbol(x, p, words, value_slots, value_places, table)
     high = value >> ONE
     below = _extra(low)
     width = below + _extra(high)
     if width > U64(16):
-        x, p, gap, m = _take_long(x, p, words, low, high, width)
-        gaps[k], steps[k], coded[k] = gap, _step(m, value & ONE), LONG
-        return x, p, U64(m != ZERO) + U64(m >= U64(15)), _too_far(m, value & ONE, bits)
+        return take_long(x, p, k, low, value, words, bits, out)
     raw = _low(x, width)
     x, p = _refill(x >> width, p, words)
-    coded[k] = U32(low | (value << U64(8)) | (raw << U64(16)))
+    out[2][k] = U32(low | (value << U64(8)) | (raw << U64(16)))
     # A magnitude of 15 or more: token 7 is of 12 to 15.
     return x, p, U64(high != ZERO) + U64(high + U64(raw >> below == U64(3)) >= U64(8)), False
 
@@ -381,7 +370,7 @@ def read_out(coded: Array, bits: int, gaps: Array, steps: Array) -> Any:
     return bad
 
 
-def _next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
+def next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
     """Return the table of change ``k``: for ``gap``, of which ``ends`` is empty, what the change before it asks for."""
     if len(ends) == 0:
         return after
@@ -390,7 +379,7 @@ def _next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
     return table
 
 
-def _gap_row(table: U64, ends: Array, parameters: Array) -> U64:
+def gap_row(table: U64, ends: Array, parameters: Array) -> U64:
     """Return the gap table that goes with a value table: for ``gap`` the one of the same number."""
     return table if len(ends) == 0 else U64(parameters[table])
 
@@ -406,21 +395,13 @@ def take_pair(
     table: U64,
     ends: Array,
     parameters: Array,
-    gap_places: Array,
-    gap_slots: Array,
-    value_places: Array,
-    value_slots: Array,
+    tables: Arrays,
     bits: int,
-    gaps: Array,
-    steps: Array,
-    coded: Array,
-    like: Array,
-    ahead: Array,
+    out: Arrays,
 ) -> tuple[U64, Any, Any]:
     """Read two chunks of ``n`` changes, which begin with ``k0`` and ``k1``, or one that is both.
 
-    The words of the first begin at ``start``, of the second at ``middle``. Meanwhile the cells at the addresses
-    ``ahead``, of the type of ``like``, are fetched, so that nobody waits for them later.
+    The words of the first begin at ``start``, of the second at ``middle``.
 
     Returns:
         The table of the last change, whether a change can't be, and whether the chunks end where they should.
@@ -434,68 +415,17 @@ def take_pair(
     a0 = a1 = ZERO
     bad = False
     for k in range(n):
-        t0, t1 = _next_table(t0, k0 + k, ends, a0), _next_table(t1, k1 + k, ends, a1)
+        t0, t1 = next_table(t0, k0 + k, ends, a0), next_table(t1, k1 + k, ends, a1)
         x0, p0, a0, b0 = _take(
-            *(x0, p0, k0 + k, t0, _gap_row(t0, ends, parameters), words),
-            *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
+            *(x0, p0, k0 + k, t0, gap_row(t0, ends, parameters), words, tables, bits, out),
         )
         x1, p1, a1, b1 = _take(
-            *(x1, p1, k1 + k, t1, _gap_row(t1, ends, parameters), words),
-            *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
+            *(x1, p1, k1 + k, t1, gap_row(t1, ends, parameters), words, tables, bits, out),
         )
         bad |= b0 | b1
         if max(p0, p1) > last:
             return t1, bad, False
-        if k + k < U64(len(ahead)):
-            fetch_ahead(array_at(like, ahead[k + k], ONE), ZERO)
-            fetch_ahead(array_at(like, ahead[k + k + ONE], ONE), ZERO)
     return t1, bad, x0 == LOWEST and p0 == middle and x1 == LOWEST and p1 == end
-
-
-def decode(
-    words: Array,
-    sizes: Array,
-    ends: Array,
-    parameters: Array,
-    gap_places: Array,
-    gap_slots: Array,
-    value_places: Array,
-    value_slots: Array,
-    bits: int,
-    gaps: Array,
-    steps: Array,
-    coded: Array,
-) -> int:
-    """Read all changes, gaps and steps in coding order; return OK or what is wrong.
-
-    What is read one after the other goes to ``coded``: both symbols, and the raw bits above them; what it means is then
-    found for several changes at once.
-
-    ``words`` has CHANGE_WORDS more than there are: a change reads at most so many past the end before that is noticed.
-    ``ends`` says where each class ends, and is empty for ``gap``.
-    """
-    bad = False
-    t0 = start = ZERO
-    chunk = 0
-    while chunk < len(sizes):
-        k0 = U64(chunk) * U64(CHUNK)
-        n = min(U64(len(gaps)) - k0, U64(CHUNK))
-        # The last chunk, being shorter, and an odd one go in both streams: that costs no more time than one.
-        pair = U64(len(gaps)) - k0 >= U64(2 * CHUNK)
-        k1 = k0 + n if pair else k0
-        middle = start + U64(sizes[chunk])
-        end = middle + U64(sizes[chunk + 1]) if pair else middle
-        t0, wrong, ended = take_pair(
-            *(words, start, middle, end, n, k0, k1, t0, ends, parameters, gap_places, gap_slots),
-            *(value_places, value_slots, bits, gaps, steps, coded, coded, _NOTHING_AHEAD),
-        )
-        bad |= wrong
-        if not ended:
-            return BAD_END
-        start = end
-        chunk += 2 if pair else 1
-    bad |= read_out(coded, bits, gaps, steps)
-    return BAD_CHANGE if bad else OK
 
 
 def add_up(gaps: Array, ends: Array, limit: int) -> int:

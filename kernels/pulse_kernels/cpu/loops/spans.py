@@ -53,4 +53,35 @@ def _array_at(_context: Any, like: Any, address: Any, size: Any) -> tuple[Any, C
     return like(like, types.uint64, types.uint64), code
 
 
+def _borrowed(_context: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
+    """borrowed(array): the same array, to which no references are counted: it must outlive the loop.
+
+    Numba counts those of each array that a helper is given, and leaves that out again only where helpers are simple.
+    """
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        same = context.make_array(array)(context, builder, args[0])
+        same.meminfo = same.parent = context.get_constant_null(types.voidptr)
+        return same._getvalue()
+
+    return array(array), code
+
+
+def _array_on_stack(_context: Any, like: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
+    """array_on_stack(like, n): room for n cells, a constant, as an array like another one, while the loop runs."""
+    cells = like.copy(readonly=False)
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        with builder.goto_entry_block():
+            place = builder.alloca(context.get_data_type(like.dtype), size.literal_value)
+        address = builder.ptrtoint(place, context.get_value_type(types.uint64))
+        count = context.get_constant(types.uint64, size.literal_value)
+        _, view = _array_at(None, cells, types.uint64, types.uint64)
+        return view(context, builder, None, [None, address, count])
+
+    return cells(like, size), code
+
+
 array_at: Callable[..., Any] = intrinsic(_array_at)
+borrowed: Callable[..., Any] = intrinsic(_borrowed)
+array_on_stack: Callable[..., Any] = intrinsic(prefer_literal=True)(_array_on_stack)
