@@ -146,9 +146,7 @@ class NumbaCoding:
         gaps = np.empty(int(ends[-1]), np.uint32)
         read, steps = np.empty_like(gaps), np.empty(len(gaps), _wide(cell_type))
         fault = compiled("decode", steps.itemsize)(
-            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
-            *(_NO_ENDS if coded.parameters is None else ends, rows),
-            *(table.reshape(-1) for table in tables),
+            *_stream(coded, _NO_ENDS if coded.parameters is None else ends, rows, tables),
             *(self._scratch().entries, cell_type.bits, gaps, steps, read),
         )
         if fault == rans.OK:
@@ -162,8 +160,7 @@ class NumbaCoding:
         coded: Coded,
         spans: SpanTable,
         cell_type: CellType,
-        start: int,
-        digest: tuple[npt.NDArray[Any], ...],
+        digest: tuple[Any, ...],
         *,
         write: bool,
     ) -> tuple[Index, Cells, Cells]:
@@ -173,7 +170,6 @@ class NumbaCoding:
             coded: by ``gap``.
             spans: of all cells of the group.
             cell_type: of the cells.
-            start: the flat index of the first one.
             digest: what the loop ``digest_sparse`` gets last: of h, and the sums, to which those of the changes are
                 added.
             write: whether the cells are changed; then what is returned is nothing.
@@ -188,11 +184,8 @@ class NumbaCoding:
         scratch, steps = self._scratch(), self._scratch().steps.view(_wide(cell_type))[:BATCH]
         found = np.empty(room, np.uint32), np.empty(room, cell_type.dtype), np.empty(room, cell_type.dtype)
         fault = compiled("walk_coded", width)(
-            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes, _NO_ENDS, rows),
-            *(table.reshape(-1) for table in tables[:2]),
-            *(scratch.entries, cell_type.bits, changed, spans.at, spans.ends, none, write, *order_masks(cell_type)),
-            *(start, max(1, width // 2), *digest),
-            *(steps, scratch.coded, *found),
+            *(*_stream(coded, _NO_ENDS, rows, tables), scratch.entries, cell_type.bits, changed),
+            *(spans.at, spans.ends, none, write, *order_masks(cell_type), *digest, steps, scratch.coded, *found),
         )
         if fault != rans.OK:
             raise CodecError(_FAULTS[fault])
@@ -224,6 +217,12 @@ class NumbaCoding:
         else:
             rows, gap_tables, value_tables = coded.parameters, (_geometric().places, _geometric().slots), tables
         return rows, (*gap_tables, *value_tables)
+
+
+def _stream(coded: Coded, ends: npt.NDArray[np.int64], rows: Kinds, tables: tuple[npt.NDArray[Any], ...]) -> Any:
+    """Return what the loop ``decode`` is to read, with room for words that it may read past the end."""
+    words = np.concatenate((coded.words, _MORE_WORDS))
+    return words, coded.sizes, ends, rows, *(table.reshape(-1) for table in tables)
 
 
 @functools.cache

@@ -159,7 +159,8 @@ def _loop(name: str) -> Callable[..., Any]:
 def _compile(name: str, width: int) -> Callable[..., Any]:
     """Compile one loop, or load it from numba's cache on disk."""
     cell = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}[width]
-    tables = (_read(_U64), _read(_U32), _read(_U32), _write(_U64))
+    of = (_INT, _INT, _read(_U64), _read(_U32), _read(_U32), _write(_U64))
+    coded = (_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8))))
     places = (_read(_U64), _read(_U64))
     signatures: dict[str, tuple[Any, ...]] = {
         "diff": (
@@ -176,8 +177,8 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "merge": (_read(_U32), _read(cell), _read(_U32), _read(cell), _write(_U32), _write(cell)),
         "union": (_read(_U32), _read(_U32), _write(_U32)),
         "locate": (_read(_U32), _read(_U32), _write(_U32)),
-        "digest": (*places, _read(cell), _INT, _INT, *tables),
-        "digest_sparse": (_read(_U32), _read(cell), _read(cell), _INT, _INT, *tables),
+        "digest": (*places, _read(cell), *of),
+        "digest_sparse": (_read(_U32), _read(cell), _read(cell), *of),
         "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
         "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
@@ -209,15 +210,10 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_read(_U64), _read(_U32), _read(cell), _INT, _read(_U64), _read(_U64)),
             *(_write(_U16, 2), _write(_U16), _write(_U16), _INT, _INT),
         ),
-        "decode": (
-            *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
-            *(_write(_U32), _INT, _write(_U32), _write(cell), _write(_U32)),
-        ),
+        "decode": (*coded, _write(_U32), _INT, _write(_U32), _write(cell), _write(_U32)),
         "walk_coded": (
-            *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), _read(_U32), _read(_U8), _write(_U32), _INT, _INT),
-            *(*places, _write(cell), types.boolean, cell, cell, _INT, _INT, *tables),
-            *(_write(cell if width == 2 else _U64), _write(_U32)),
-            *(_write(_U32), _write(cell), _write(cell)),
+            *(*coded, _write(_U32), _INT, _INT, *places, _write(cell), types.boolean, cell, cell, *of),
+            *(_write(cell if width == 2 else _U64), _write(_U32), _write(_U32), _write(cell), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
         "link_edges": (_read(_INT), _read(_INT), _read(types.boolean), _INT, _write(_I32), _write(_I32)),

@@ -52,24 +52,10 @@ def _find_members(kinds: Array, row: Any, c: Any, before: Any, masks: Array, fir
 
 
 def _rank_span(
-    cells: Array,
-    index: Array,
-    old: Array,
-    begin: int,
-    offset: int,
-    shift: int,
-    mask: int,
-    first: int,
-    last: int,
-    totals: Array,
-    kinds: Array,
-    counts: Array,
-    masks: Array,
-    firsts: Array,
-    rank: Array,
-    kind: Array,
+    cells: Array, index: Array, old: Array, begin: int, offset: int, bounds: Any, totals: Array, room: Any, out: Any
 ) -> Any:
     """Rank the old cells of one span that ``index[begin:]`` names; return the first entry past the span."""
+    (shift, mask, first, last), (kinds, counts, masks, firsts), (rank, kind) = bounds, room, out
     n, named, size = U64(begin), U64(len(index)), U64(len(cells))
     whole, lowest_class = size - size % STRETCH, U64(last) - U64(first)
     for start in range(ZERO, whole, WINDOW):
@@ -128,14 +114,12 @@ def class_ranks(
     ``totals`` are how many cells each class has, the highest first.
     """
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    bounds, out = (shift, mask, first, last), (rank, kind)
     kinds, counts = np.empty(WINDOW, np.uint8), np.empty(ROWS * COUNTERS, np.uint32)
     masks, firsts = np.empty(COUNTERS * BLOCKS, np.uint64), np.empty(COUNTERS * BLOCKS, np.uint32)
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        n = _rank_span(
-            *(cells, index, old, n, ends[s], shift, mask, first, last),
-            *(totals, kinds, counts, masks, firsts, rank, kind),
-        )
+        n = _rank_span(cells, index, old, n, ends[s], bounds, totals, (kinds, counts, masks, firsts), out)
     return n
 
 
@@ -145,30 +129,14 @@ def _following(rank: Any, at: Any, end: Any, ranks: Array) -> Any:
     return following if following > rank else NEVER
 
 
-def _select_span(
-    cells: Array,
-    offset: int,
-    shift: int,
-    mask: int,
-    first: int,
-    last: int,
-    totals: Array,
-    wanted: Array,
-    ahead: Array,
-    place: Array,
-    ends: Array,
-    ranks: Array,
-    index: Array,
-    source: Array,
-    old: Array,
-    begin: int,
-) -> Any:
+def _select_span(cells: Array, begin: int, offset: int, bounds: Any, totals: Array, of: Any, out: Any) -> Any:
     """Find the cells of one span whose rank in their class is wanted; return how many are found so far.
 
     ``wanted`` is of each class, at ``ahead`` in ``ranks``. Of a block, the ranks that are wanted are the bits that are
     deposited in the mask of the class. What is found is then written in the order of the cells: the next one of a class
     is the one at its ``place``.
     """
+    (shift, mask, first, last), (wanted, ahead, place, ends, ranks), (index, source, old) = bounds, of, out
     n, size = U64(begin), U64(len(cells))
     whole = size - size % STRETCH
     masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
@@ -255,11 +223,9 @@ def class_select(
 ) -> Any:
     """Find the cells of spans whose rank in their class is wanted; return how many there are."""
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
-    ahead, totals = place.copy(), np.zeros(COUNTERS, np.uint32)
+    totals, bounds, out = np.zeros(COUNTERS, np.uint32), (shift, mask, first, last), (index, source, old)
+    of = wanted, place.copy(), place, member_ends, ranks
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        n = _select_span(
-            *(cells, ends[s], shift, mask, first, last),
-            *(totals, wanted, ahead, place, member_ends, ranks, index, source, old, n),
-        )
+        n = _select_span(cells, n, ends[s], bounds, totals, of, out)
     return n

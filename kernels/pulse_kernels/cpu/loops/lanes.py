@@ -136,9 +136,9 @@ def _spread(slots: Array, places: Array, entries: Array) -> None:
         slot += f
 
 
-def spread_tables(ends: Array, parameters: Array, tables: Arrays, entries: Array) -> None:
+def spread_tables(coded: Any, entries: Array) -> None:
     """Write the entries of all tables that changes have, those of gaps and of values by turns."""
-    gap_places, gap_slots, value_places, value_slots = tables
+    _, _, ends, parameters, (gap_places, gap_slots, value_places, value_slots) = coded
     given = len(ends) != 0
     for number in range(len(ends) if given else CONTEXTS):
         table = U64(number)
@@ -169,22 +169,13 @@ def _take_long(
 
 
 def _take_lanes(
-    words: Array,
-    sizes: Array,
-    start: U64,
-    n: U64,
-    k0: U64,
-    table: U64,
-    ends: Array,
-    entries: Array,
-    bits: int,
-    out: Arrays,
+    coded: Any, sizes: Array, entries: Array, bits: int, start: U64, n: U64, k0: U64, table: U64, out: Arrays
 ) -> tuple[U64, U64, Any, Any]:
     """Read the chunks of ``sizes``, up to LANES of them, the last one of ``n`` changes; see ``take_next``."""
-    coded = out[2]
+    words, ends, changes = coded[0], coded[2], out[2]
     given, count, lanes = len(ends) != 0, U64(len(sizes)), U64(LANES)
-    state, read = array_on_stack(coded, STATE), array_on_stack(coded, READ)
-    rows, follows = array_on_stack(coded, LANES), array_on_stack(coded, LANES)
+    state, read = array_on_stack(changes, STATE), array_on_stack(changes, READ)
+    rows, follows = array_on_stack(changes, LANES), array_on_stack(changes, LANES)
     for lane in range(lanes):
         own = lane if lane < count else ZERO
         at = start if own == ZERO else U64(follows[own - ONE])
@@ -208,7 +199,7 @@ def _take_lanes(
                 bad |= _take_long(long, k + step, words, state, rows, into, bits, some, out)
         for lane in range(lanes):
             for step in range(until - k):
-                coded[U64(rows[lane]) + k + step] = read[step * lanes + lane]
+                changes[U64(rows[lane]) + k + step] = read[step * lanes + lane]
         k = until
         for lane in range(lanes):
             if U64(state[lanes + lane]) > U64(len(words) - MORE_WORDS):
@@ -227,30 +218,16 @@ def _take_lanes(
 
 
 def take_next(
-    words: Array,
-    sizes: Array,
-    chunk: U64,
-    start: U64,
-    k0: U64,
-    table: U64,
-    ends: Array,
-    parameters: Array,
-    tables: Arrays,
-    entries: Array,
-    bits: int,
-    out: Arrays,
+    coded: Any, entries: Array, bits: int, chunk: U64, start: U64, k0: U64, table: U64, out: Arrays
 ) -> tuple[U64, U64, U64, Any, Any]:
     """Read the next chunks: as many as there are lanes, or two, or one.
 
     Args:
-        words: with MORE_WORDS behind them.
-        sizes: of all chunks.
+        coded: words, with MORE_WORDS behind them, sizes, ends, parameters, and the tables, as ``decode`` takes them.
+        entries: of all tables, if there are at least LEAST chunks.
         chunk: the first one to read, whose words begin at ``start``.
         k0: the number of its first change.
         table: of the change before.
-        ends, parameters, bits: as ``decode`` takes them.
-        tables: places and slots of gaps, then of values.
-        entries: of all tables, if there are at least LEAST chunks.
         out: ``gaps``, ``steps`` and ``coded`` as ``decode`` has them, before ``read_out``; the first ends with the last
             change, or with BATCH from ``k0`` on.
 
@@ -258,12 +235,13 @@ def take_next(
         How many chunks were read, where their words end, the table of a change, whether a change can't be, and whether
         they end where they should.
     """
+    sizes = coded[1]
     count = min(U64(len(sizes)) - chunk, U64(LANES))
     left = U64(len(out[0])) - k0
     if count >= U64(LEAST):
         n = min(left - (count - ONE) * U64(CHUNK), U64(CHUNK))
         some = sizes[chunk : chunk + count]
-        end, table, bad, ended = _take_lanes(words, some, start, n, k0, table, ends, entries, bits, out)
+        end, table, bad, ended = _take_lanes(coded, some, entries, bits, start, n, k0, table, out)
         return count, end, table, bad, ended
     n = min(left, U64(CHUNK))
     # The last chunk, being shorter, and an odd one go in both streams: that costs no more time than one.
@@ -271,7 +249,7 @@ def take_next(
     middle = start + U64(sizes[chunk])
     end = middle + U64(sizes[chunk + ONE]) if pair else middle
     k1 = k0 + n if pair else k0
-    table, bad, ended = rans.take_pair(words, start, middle, end, n, k0, k1, table, ends, parameters, tables, bits, out)
+    table, bad, ended = rans.take_pair(coded, bits, start, middle, end, n, k0, k1, table, out)
     return TWO if pair else ONE, end, table, bad, ended
 
 
@@ -288,32 +266,29 @@ def decode(
     bits: int,
     gaps: Array,
     steps: Array,
-    coded: Array,
+    changes: Array,
 ) -> int:
     """Read all changes, gaps and steps in coding order; return OK or what is wrong.
 
-    What is read one after the other goes to ``coded``: both symbols, and the raw bits above them; what it means is then
-    found for several changes at once.
+    What is read one after the other goes to ``changes``: both symbols, and the raw bits above them; what it means is
+    then found for several changes at once.
 
     ``words`` has MORE_WORDS more than there are: so many are read past the end, at most, before that is noticed.
     ``ends`` says where each class ends, and is empty for ``gap``; ``entries`` is room for those of all tables.
     """
-    words, sizes, ends, parameters = borrowed(words), borrowed(sizes), borrowed(ends), borrowed(parameters)
-    gap_places, gap_slots, entries = borrowed(gap_places), borrowed(gap_slots), borrowed(entries)
-    tables = gap_places, gap_slots, borrowed(value_places), borrowed(value_slots)
-    gaps, steps, coded = borrowed(gaps), borrowed(steps), borrowed(coded)
-    if len(sizes) >= LEAST:
-        spread_tables(ends, parameters, tables, entries)
+    coded = borrowed((words, sizes, ends, parameters, (gap_places, gap_slots, value_places, value_slots)))
+    entries, out = borrowed(entries), borrowed((gaps, steps, changes))
+    chunks = U64(len(sizes))
+    if chunks >= U64(LEAST):
+        spread_tables(coded, entries)
     bad = False
     table = start = chunk = ZERO
-    while chunk < U64(len(sizes)):
-        count, start, table, wrong, ended = take_next(
-            *(words, sizes, chunk, start, chunk * U64(CHUNK), table, ends, parameters, tables, entries, bits),
-            (gaps, steps, coded),
-        )
+    while chunk < chunks:
+        k0 = chunk * U64(CHUNK)
+        count, start, table, wrong, ended = take_next(coded, entries, bits, chunk, start, k0, table, out)
         bad |= wrong
         if not ended:
             return rans.BAD_END
         chunk += count
-    bad |= rans.read_out(coded, bits, gaps, steps)
+    bad |= rans.read_out(out[2], bits, out[0], out[1])
     return rans.BAD_CHANGE if bad else rans.OK

@@ -11,9 +11,7 @@ import numpy as np
 
 from pulse_kernels.cpu.loops import digest, lanes, rans
 from pulse_kernels.cpu.loops.digest import AT_ONCE
-from pulse_kernels.cpu.loops.frequencies import SLOTS, SYMBOLS
 from pulse_kernels.cpu.loops.spans import array_at, array_on_stack, borrowed
-from pulse_kernels.format.group_bytes import CONTEXTS
 from pulse_kernels.format.rans import CHUNK
 
 Array = Any
@@ -61,8 +59,10 @@ def walk_coded(
     sizes: Array,
     no_ends: Array,
     rows: Array,
-    places: Array,
-    slots: Array,
+    gap_places: Array,
+    gap_slots: Array,
+    value_places: Array,
+    value_slots: Array,
     entries: Array,
     bits: int,
     changed: int,
@@ -79,49 +79,45 @@ def walk_coded(
     table_1: Array,
     sums: Array,
     steps: Array,
-    coded: Array,
+    symbols: Array,
     index: Array,
     old: Array,
     new: Array,
 ) -> int:
     """Find the changes of ``gap`` and, with ``write``, make them; return OK, or what is wrong once some are made.
 
-    The first arrays are those of ``lanes.decode``, its tables of gaps and then of values in one, ``sums`` those of
-    ``digest_sparse``; ``steps`` and ``coded`` are room for BATCH changes. The last are the changed cells, and what they
-    were and are: of all changes, or room for BATCH.
+    The first arrays are those of ``lanes.decode``, ``start`` to ``sums`` those of ``digest_sparse``; ``steps`` and
+    ``symbols`` are room for BATCH changes. The last are the changed cells, and what they were and are: of all changes,
+    or room for BATCH.
     """
-    words, sizes, no_ends, rows = borrowed(words), borrowed(sizes), borrowed(no_ends), borrowed(rows)
-    places, slots = borrowed(places), borrowed(slots)
-    entries, at, ends, like, seeds = borrowed(entries), borrowed(at), borrowed(ends), borrowed(like), borrowed(seeds)
-    table_0, table_1, sums, steps = borrowed(table_0), borrowed(table_1), borrowed(sums), borrowed(steps)
-    coded, index, old, new = borrowed(coded), borrowed(index), borrowed(old), borrowed(new)
-    where = array_on_stack(sums, AT_ONCE)
-    tables = places, slots, places[CONTEXTS * SYMBOLS :], slots[CONTEXTS * SLOTS :]
+    coded = borrowed((words, sizes, no_ends, rows, (gap_places, gap_slots, value_places, value_slots)))
+    entries, of = borrowed(entries), borrowed((start, limbs, seeds, table_0, table_1, sums))
+    at, ends, like = borrowed((at, ends, like))
+    steps, symbols, index, old, new = borrowed((steps, symbols, index, old, new))
+    where = array_on_stack(at, AT_ONCE)
     if len(sizes) >= lanes.LEAST:
-        lanes.spread_tables(no_ends, rows, tables, entries)
+        lanes.spread_tables(coded, entries)
     k = begin = after = span = chunk = ZERO
     while k < U64(changed):
-        room = k if len(index) == changed else ZERO
+        here = k if len(index) == changed else ZERO
         size = min(U64(changed) - k, U64(lanes.BATCH))
-        count, begin, _, bad, ended = lanes.take_next(
-            *(words, sizes, chunk, begin, ZERO, ZERO, no_ends, rows, tables, entries, bits),
-            (index[room : room + size], steps, coded),
-        )
+        out = index[here : here + size], steps, symbols
+        count, begin, _, bad, ended = lanes.take_next(coded, entries, bits, chunk, begin, ZERO, ZERO, out)
         if not ended:
             return rans.BAD_END
         size = min(size, count * U64(CHUNK))
         for first in range(ZERO, size, U64(AT_ONCE)):
             end = min(first + U64(AT_ONCE), size)
-            some, a, b = steps[first:end], room + first, room + end
-            found, was, now, there = index[a:b], old[a:b], new[a:b], where[: end - first]
-            if bad | rans.read_out(coded[first:end], bits, found, some):
+            some, a, b = steps[first:end], here + first, here + end
+            places, was, now, there = index[a:b], old[a:b], new[a:b], where[: end - first]
+            if bad | rans.read_out(symbols[first:end], bits, places, some):
                 return rans.BAD_CHANGE
-            after = _add_up(found, after)
+            after = _add_up(places, after)
             if after > ends[U64(len(at))]:
                 return rans.TOO_FAR
-            span = _locate(found, at, ends, span, U64(bits // 8), there)
+            span = _locate(places, at, ends, span, U64(bits // 8), there)
             _move(there, like, some, top, ones, write, was, now)
-            digest.digest_changes(found, was, now, start, limbs, seeds, table_0, table_1, sums)
+            digest.digest_changes(places, was, now, of)
         chunk += count
         k += size
     return rans.OK

@@ -385,19 +385,7 @@ def gap_row(table: U64, ends: Array, parameters: Array) -> U64:
 
 
 def take_pair(
-    words: Array,
-    start: U64,
-    middle: U64,
-    end: U64,
-    n: U64,
-    k0: U64,
-    k1: U64,
-    table: U64,
-    ends: Array,
-    parameters: Array,
-    tables: Arrays,
-    bits: int,
-    out: Arrays,
+    coded: Any, bits: int, start: U64, middle: U64, end: U64, n: U64, k0: U64, k1: U64, table: U64, out: Arrays
 ) -> tuple[U64, Any, Any]:
     """Read two chunks of ``n`` changes, which begin with ``k0`` and ``k1``, or one that is both.
 
@@ -406,6 +394,7 @@ def take_pair(
     Returns:
         The table of the last change, whether a change can't be, and whether the chunks end where they should.
     """
+    words, _, ends, parameters, tables = coded
     last = U64(len(words)) - U64(CHANGE_WORDS)
     begin = middle if end > middle else start
     x0 = U64(words[start]) | U64(words[start + ONE]) << U64(16)
@@ -416,12 +405,8 @@ def take_pair(
     bad = False
     for k in range(n):
         t0, t1 = next_table(t0, k0 + k, ends, a0), next_table(t1, k1 + k, ends, a1)
-        x0, p0, a0, b0 = _take(
-            *(x0, p0, k0 + k, t0, gap_row(t0, ends, parameters), words, tables, bits, out),
-        )
-        x1, p1, a1, b1 = _take(
-            *(x1, p1, k1 + k, t1, gap_row(t1, ends, parameters), words, tables, bits, out),
-        )
+        x0, p0, a0, b0 = _take(x0, p0, k0 + k, t0, gap_row(t0, ends, parameters), words, tables, bits, out)
+        x1, p1, a1, b1 = _take(x1, p1, k1 + k, t1, gap_row(t1, ends, parameters), words, tables, bits, out)
         bad |= b0 | b1
         if max(p0, p1) > last:
             return t1, bad, False

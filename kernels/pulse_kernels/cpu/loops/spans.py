@@ -53,18 +53,25 @@ def _array_at(_context: Any, like: Any, address: Any, size: Any) -> tuple[Any, C
     return like(like, types.uint64, types.uint64), code
 
 
-def _borrowed(_context: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
-    """borrowed(array): the same array, to which no references are counted: it must outlive the loop.
+def _borrowed(_context: Any, given: Any) -> tuple[Any, Callable[..., Any]]:
+    """borrowed(given): the same array, or tuple, to whose arrays no references are counted: they must outlive the loop.
 
     Numba counts those of each array that a helper is given, and leaves that out again only where helpers are simple.
     """
 
     def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        same = context.make_array(array)(context, builder, args[0])
-        same.meminfo = same.parent = context.get_constant_null(types.voidptr)
-        return same._getvalue()
+        def same(kind: Any, value: Any) -> Any:
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder, value)
+                array.meminfo = array.parent = context.get_constant_null(types.voidptr)
+                return array._getvalue()
+            for n, part in enumerate(getattr(kind, "types", ())):
+                value = builder.insert_value(value, same(part, builder.extract_value(value, n)), n)
+            return value
 
-    return array(array), code
+        return same(given, args[0])
+
+    return given(given), code
 
 
 def _array_on_stack(_context: Any, like: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
