@@ -174,7 +174,7 @@ class NumbaBackend:
         """See ``Backend.digest_spans``."""
         width, sums = dtype_of(spans).itemsize, np.zeros(2, np.uint64)
         cells = _table(spans, width)
-        compiled("digest", width)(cells.at, cells.ends, _NONE[width], *_of(start, width, sums))
+        compiled("digest", width)(cells.at, cells.ends, _NONE[width], *_digest_arguments(start, width, sums))
         lane_0, lane_1 = sums.tolist()
         return lane_0, lane_1
 
@@ -245,13 +245,15 @@ class NumbaBackend:
     def move_coded(self, coded: Coded, cells: Cells, cell_type: CellType, start: int) -> tuple[Lanes, Lanes]:
         """See ``Backend.move_coded``."""
         sums, spans = np.zeros(4, np.uint64), _table([cells], cell_type.width, write=True)
-        self._coding.walk_coded(coded, spans, cell_type, _of(start, cell_type.width, sums), write=True)
+        self._coding.walk_coded(coded, spans, cell_type, _digest_arguments(start, cell_type.width, sums), write=True)
         return _lanes(sums)
 
     def step_coded(self, coded: Coded, spans: Spans, cell_type: CellType, start: int) -> Advanced:
         """See ``Backend.step_coded``."""
         sums, table_ = np.zeros(4, np.uint64), _table(spans, cell_type.width)
-        found = self._coding.walk_coded(coded, table_, cell_type, _of(start, cell_type.width, sums), write=False)
+        found = self._coding.walk_coded(
+            coded, table_, cell_type, _digest_arguments(start, cell_type.width, sums), write=False
+        )
         return *found, *_lanes(sums)
 
     def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
@@ -288,13 +290,13 @@ def _live_table(live: Spans, base: SpanTable, width: int) -> SpanTable:
     return spans
 
 
-def _of(start: int, width: int, sums: npt.NDArray[np.uint64]) -> tuple[Any, ...]:
+def _digest_arguments(start: int, width: int, sums: npt.NDArray[np.uint64]) -> tuple[Any, ...]:
     """Return what the loops of the digest get last, for cells of ``width`` bytes, the first at flat index ``start``."""
     return start, max(1, width // 2), _SEEDS, coefficients(0), coefficients(1), sums
 
 
 def _add_sums(index: Index, old: Cells, new: Cells, start: int, sums: npt.NDArray[np.uint64]) -> None:
-    compiled("digest_sparse", old.itemsize)(index, old, new, *_of(start, old.itemsize, sums))
+    compiled("digest_sparse", old.itemsize)(index, old, new, *_digest_arguments(start, old.itemsize, sums))
 
 
 def _lanes(sums: npt.NDArray[np.uint64]) -> tuple[Lanes, Lanes]:

@@ -219,7 +219,9 @@ class NumbaCoding:
         return rows, (*gap_tables, *value_tables)
 
 
-def _stream(coded: Coded, ends: npt.NDArray[np.int64], rows: Kinds, tables: tuple[npt.NDArray[Any], ...]) -> Any:
+def _stream(
+    coded: Coded, ends: npt.NDArray[np.int64], rows: Kinds, tables: tuple[npt.NDArray[Any], ...]
+) -> tuple[npt.NDArray[Any], ...]:
     """Return what the loop ``decode`` is to read, with room for words that it may read past the end."""
     words = np.concatenate((coded.words, _MORE_WORDS))
     return words, coded.sizes, ends, rows, *(table.reshape(-1) for table in tables)

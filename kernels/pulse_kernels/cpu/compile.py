@@ -159,7 +159,7 @@ def _loop(name: str) -> Callable[..., Any]:
 def _compile(name: str, width: int) -> Callable[..., Any]:
     """Compile one loop, or load it from numba's cache on disk."""
     cell = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}[width]
-    of = (_INT, _INT, _read(_U64), _read(_U32), _read(_U32), _write(_U64))
+    h = (_INT, _INT, _read(_U64), _read(_U32), _read(_U32), _write(_U64))
     coded = (_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8))))
     places = (_read(_U64), _read(_U64))
     signatures: dict[str, tuple[Any, ...]] = {
@@ -177,8 +177,8 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "merge": (_read(_U32), _read(cell), _read(_U32), _read(cell), _write(_U32), _write(cell)),
         "union": (_read(_U32), _read(_U32), _write(_U32)),
         "locate": (_read(_U32), _read(_U32), _write(_U32)),
-        "digest": (*places, _read(cell), *of),
-        "digest_sparse": (_read(_U32), _read(cell), _read(cell), *of),
+        "digest": (*places, _read(cell), *h),
+        "digest_sparse": (_read(_U32), _read(cell), _read(cell), *h),
         "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
         "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
@@ -212,7 +212,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         ),
         "decode": (*coded, _write(_U32), _INT, _write(_U32), _write(cell), _write(_U32)),
         "walk_coded": (
-            *(*coded, _write(_U32), _INT, _INT, *places, _write(cell), types.boolean, cell, cell, *of),
+            *(*coded, _write(_U32), _INT, _INT, *places, _write(cell), types.boolean, cell, cell, *h),
             *(_write(cell if width == 2 else _U64), _write(_U32), _write(_U32), _write(cell), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),

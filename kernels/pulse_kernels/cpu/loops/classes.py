@@ -129,14 +129,14 @@ def _following(rank: Any, at: Any, end: Any, ranks: Array) -> Any:
     return following if following > rank else NEVER
 
 
-def _select_span(cells: Array, begin: int, offset: int, bounds: Any, totals: Array, of: Any, out: Any) -> Any:
+def _select_span(cells: Array, begin: int, offset: int, bounds: Any, totals: Array, members: Any, out: Any) -> Any:
     """Find the cells of one span whose rank in their class is wanted; return how many are found so far.
 
     ``wanted`` is of each class, at ``ahead`` in ``ranks``. Of a block, the ranks that are wanted are the bits that are
     deposited in the mask of the class. What is found is then written in the order of the cells: the next one of a class
     is the one at its ``place``.
     """
-    (shift, mask, first, last), (wanted, ahead, place, ends, ranks), (index, source, old) = bounds, of, out
+    (shift, mask, first, last), (wanted, ahead, place, ends, ranks), (index, source, old) = bounds, members, out
     n, size = U64(begin), U64(len(cells))
     whole = size - size % STRETCH
     masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
@@ -224,8 +224,8 @@ def class_select(
     """Find the cells of spans whose rank in their class is wanted; return how many there are."""
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
     totals, bounds, out = np.zeros(COUNTERS, np.uint32), (shift, mask, first, last), (index, source, old)
-    of = wanted, place.copy(), place, member_ends, ranks
+    members = wanted, place.copy(), place, member_ends, ranks
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
-        n = _select_span(cells, n, ends[s], bounds, totals, of, out)
+        n = _select_span(cells, n, ends[s], bounds, totals, members, out)
     return n

@@ -28,9 +28,9 @@ def _multipliers(block: U64, limb: int, seeds: Array) -> tuple[U64, U64]:
     return _mix(seeds[0] + number) | ONE, _mix(seeds[1] + number) | ONE
 
 
-def _digest(cells: Array, start: Any, of: Any) -> None:
+def _digest(cells: Array, start: Any, h: Any) -> None:
     """Add the sum of h over consecutive cells, the first at flat index ``start``, to the two lanes."""
-    _, limbs, seeds, table_0, table_1, lanes = of
+    _, limbs, seeds, table_0, table_1, lanes = h
     sums = np.empty(2, np.uint64)
     i, size = ZERO, U64(len(cells))
     while i < size:
@@ -61,24 +61,25 @@ def digest(
     seeds: Array,
     table_0: Array,
     table_1: Array,
-    sums: Array,
+    lanes: Array,
 ) -> None:
     """Add the sum of h over the cells of spans to the two lanes."""
     for s in range(len(at)):
         offset = ends[s]
         cells = array_at(like, at[s], ends[s + 1] - offset)
-        _digest(cells, start + np.int64(offset), (start, limbs, seeds, table_0, table_1, sums))
+        _digest(cells, start + np.int64(offset), (start, limbs, seeds, table_0, table_1, lanes))
 
 
-def digest_changes(index: Array, old: Array, new: Array, of: Any) -> None:
+def digest_changes(index: Array, old: Array, new: Array, h: Any) -> None:
     """Add the sums of h over single cells to the lanes: two for the old values, then two for the new ones.
 
     A multiplier is of 1,024 cells: of some changes at a time those of all blocks between them are computed, or, where
     that is more, one for each change. A vector at a time costs less than a branch that would keep the last block's.
 
-    ``of`` is the flat index of the first cell, how many limbs a cell has, the seeds and both tables of h, and the sums.
+    ``h`` is what ``digest_sparse`` gets after the changes: the flat index of the first cell, how many limbs a cell has,
+    the seeds and both tables of h, and the lanes.
     """
-    start, limbs, seeds, table_0, table_1, lanes = of
+    start, limbs, seeds, table_0, table_1, lanes = h
     scales_0, scales_1 = array_on_stack(lanes, AT_ONCE), array_on_stack(lanes, AT_ONCE)
     for begin in range(0, len(index), AT_ONCE):
         some, was, now = index[begin : begin + AT_ONCE], old[begin : begin + AT_ONCE], new[begin : begin + AT_ONCE]
@@ -121,7 +122,7 @@ def digest_sparse(
     seeds: Array,
     table_0: Array,
     table_1: Array,
-    sums: Array,
+    lanes: Array,
 ) -> None:
     """Add the sums of h over single cells: see ``digest_changes``."""
-    digest_changes(index, old, new, (start, limbs, seeds, table_0, table_1, sums))
+    digest_changes(index, old, new, (start, limbs, seeds, table_0, table_1, lanes))

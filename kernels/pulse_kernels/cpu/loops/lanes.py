@@ -172,7 +172,7 @@ def _take_lanes(
     coded: Any, sizes: Array, entries: Array, bits: int, start: U64, n: U64, k0: U64, table: U64, out: Arrays
 ) -> tuple[U64, U64, Any, Any]:
     """Read the chunks of ``sizes``, up to LANES of them, the last one of ``n`` changes; see ``take_next``."""
-    words, ends, changes = coded[0], coded[2], out[2]
+    (words, _, ends, _, _), changes = coded, out[2]
     given, count, lanes = len(ends) != 0, U64(len(sizes)), U64(LANES)
     state, read = array_on_stack(changes, STATE), array_on_stack(changes, READ)
     rows, follows = array_on_stack(changes, LANES), array_on_stack(changes, LANES)
@@ -235,7 +235,7 @@ def take_next(
         How many chunks were read, where their words end, the table of a change, whether a change can't be, and whether
         they end where they should.
     """
-    sizes = coded[1]
+    _, sizes, _, _, _ = coded
     count = min(U64(len(sizes)) - chunk, U64(LANES))
     left = U64(len(out[0])) - k0
     if count >= U64(LEAST):
@@ -278,6 +278,7 @@ def decode(
     """
     coded = borrowed((words, sizes, ends, parameters, (gap_places, gap_slots, value_places, value_slots)))
     entries, out = borrowed(entries), borrowed((gaps, steps, changes))
+    gaps, steps, changes = out
     chunks = U64(len(sizes))
     if chunks >= U64(LEAST):
         spread_tables(coded, entries)
@@ -290,5 +291,5 @@ def decode(
         if not ended:
             return rans.BAD_END
         chunk += count
-    bad |= rans.read_out(out[2], bits, out[0], out[1])
+    bad |= rans.read_out(changes, bits, gaps, steps)
     return rans.BAD_CHANGE if bad else rans.OK

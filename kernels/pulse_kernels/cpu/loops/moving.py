@@ -91,7 +91,7 @@ def walk_coded(
     or room for BATCH.
     """
     coded = borrowed((words, sizes, no_ends, rows, (gap_places, gap_slots, value_places, value_slots)))
-    entries, of = borrowed(entries), borrowed((start, limbs, seeds, table_0, table_1, sums))
+    entries, h = borrowed(entries), borrowed((start, limbs, seeds, table_0, table_1, sums))
     at, ends, like = borrowed((at, ends, like))
     steps, symbols, index, old, new = borrowed((steps, symbols, index, old, new))
     where = array_on_stack(at, AT_ONCE)
@@ -117,7 +117,7 @@ def walk_coded(
                 return rans.TOO_FAR
             span = _locate(places, at, ends, span, U64(bits // 8), there)
             _move(there, like, some, top, ones, write, was, now)
-            digest.digest_changes(places, was, now, of)
+            digest.digest_changes(places, was, now, h)
         chunk += count
         k += size
     return rans.OK

@@ -389,7 +389,7 @@ def take_pair(
 ) -> tuple[U64, Any, Any]:
     """Read two chunks of ``n`` changes, which begin with ``k0`` and ``k1``, or one that is both.
 
-    The words of the first begin at ``start``, of the second at ``middle``.
+    The words of the first begin at ``start``, of the second at ``middle``; ``coded`` is what ``lanes.take_next`` gets.
 
     Returns:
         The table of the last change, whether a change can't be, and whether the chunks end where they should.
