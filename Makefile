@@ -79,7 +79,7 @@ test-slow: $(READY) ## run the slow tests: of many processes, the browser, inter
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal -m "slow and not sweep" $(ARGS)
 
 test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
+	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal -m "not slow and not sweep" $(LOWEST_TESTS) $(ARGS)
 
 test-engines: test-trainers $(ENGINES)/.ready ## run the tests against a real vLLM and real trainers on CPUs, in environments of their own (3 GB, 2 GB)
 	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)

@@ -146,13 +146,14 @@ def _exposed(_: str) -> str | None:
 
 
 def _loop(name: str) -> Callable[..., Any]:
-    """Return the plain function of a loop, under a name that tells versions of what it inlines apart.
+    """Return the plain function of a loop, under a name that tells versions of what it inlines apart, and of numba.
 
-    Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
+    Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones. Of two
+    versions of numba that share a folder, each would put its own in place of the other's.
     """
     loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
     inlined = "".join(inspect.getsource(module) for module in (class_counts, digest, lanes, rans, simd, spans))
-    loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
+    loop.__qualname__ = f"{name}-{zlib.crc32((numba.__version__ + inlined).encode()):08x}"
     return loop
 
 

@@ -29,8 +29,6 @@ from tests.support.waiting import HANG_S, until
 pytestmark = pytest.mark.slow
 
 RUN = "math-7b"
-_KILLS = 6
-"""Of some hundreds of requests that a promotion makes."""
 
 
 def weights(step: int) -> dict[str, np.ndarray]:
@@ -170,17 +168,19 @@ def run_of_its_own(regions: tuple[Region, Region]) -> Iterator[tuple[Region, Reg
         one.forget()
 
 
+# A promotion makes some hundreds of requests.
+@pytest.mark.parametrize("kills", [3, pytest.param(24, marks=pytest.mark.sweep)])
 def test_promotions_that_are_killed_at_any_request_lose_no_version(
-    run_of_its_own: tuple[Region, Region], tmp_path: Path
+    run_of_its_own: tuple[Region, Region], tmp_path: Path, kills: int
 ) -> None:
     home, copy = run_of_its_own
     acknowledged: dict[int, str] = {}
     requests, killed = 0, 0
-    for number in range(_KILLS + 1):
+    for number in range(kills + 1):
         trainer = Trainer(home.direct, len(acknowledged))
         trainer.start()
         promotion = ("promote", copy.url, "--from", home.url, "--runs", RUN)
-        death = Death(at=requests * number // (_KILLS + 1), acts=bool(number % 2))
+        death = Death(at=requests * number // (kills + 1), acts=bool(number % 2))
         home.proxy.plan = copy.proxy.plan = death
         with started(tmp_path / "promote.log", *promotion) as process:
             death.process = process if number else None
@@ -196,7 +196,7 @@ def test_promotions_that_are_killed_at_any_request_lose_no_version(
             assert {version.version: version.digest for version in registry.versions()} == acknowledged
             assert pulled(registry) == (max(acknowledged), weights(max(acknowledged))["w"].tobytes())
         home, copy = copy, home
-    assert killed >= _KILLS - 1  # the last may have come to its end before
+    assert killed >= kills - 1  # the last may have come to its end before
 
 
 def test_a_region_is_lost_and_the_run_goes_on_at_the_other_and_the_lost_one_comes_back(

@@ -182,12 +182,13 @@ def test_there_must_be_a_run_and_two_roots():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("acts", [False, True])
-def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(acts: bool):
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.sweep)], ids=["some", "each"])
+def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(acts: bool, stride: int):
     first, second = root("us"), root("eu")
     states = push(first, 3)
     copy(first, second)
     states += push(first, 1, begin=3)
-    for operations in itertools.count(1):
+    for operations in itertools.count(1, stride):
         us, eu = again(first), again(second)
         life = Life(operations, acts=acts)
         try:
