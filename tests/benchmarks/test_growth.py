@@ -43,6 +43,7 @@ def test_processor_time_is_that_of_the_work() -> None:
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS)
 def test_each_section_measures_at_small_sizes(section: str) -> None:
     document = document_of(measured([section], quick=True, say=lambda what: None))

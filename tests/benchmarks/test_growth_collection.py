@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.growth.collection import Crowd, curves, requests
 from benchmarks.growth.curve import curve_of
 from tests.support.counting import calls
@@ -9,12 +11,14 @@ from tests.support.counting import calls
 SIZES = (400, 1600)
 
 
+@pytest.mark.slow
 def test_a_plan_is_linear_in_leases_tags_orphans_and_versions() -> None:
     crowds = [Crowd.of(size) for size in SIZES]
     counts = [calls(crowd.plan) for crowd in crowds]
     assert curve_of("k", "plan", "of each", "calls", zip(SIZES, counts, strict=True)).exponent <= 1.1
 
 
+@pytest.mark.slow
 def test_the_look_whether_it_does_harm_is_linear_too() -> None:
     counts = []
     for size in SIZES:

@@ -36,6 +36,7 @@ def test_recorded_rounds_take_as_few_bytes_as_they_should() -> None:
             assert bits / sum(one.entropy * one.entries for one in after) <= replay.ENTROPY_LIMIT
 
 
+@pytest.mark.slow
 def test_float32_values_of_recorded_rounds_take_many_times_more() -> None:
     rounds = Sample.read()
     told, _ = replay.levels(rounds, 1.0, lambda _: None)
@@ -84,6 +85,7 @@ def test_all_methods_step_alike_where_all_is_sent() -> None:
     assert 0 < np.abs(levels - dense).max() < 2e-5 < np.abs(dense - start).max()
 
 
+@pytest.mark.slow
 def test_figures_of_quality_are_of_every_method() -> None:
     size = Size(width=24, layers=1, heads=1, first_steps=2, held_out=64)
     regime = quality.Regime(1e-5, ["DiLoCo", "values, gain 1", "levels, gain 1", "one trainer", "DDP"])

@@ -71,6 +71,7 @@ class Watched:
         return self._method.weights()
 
 
+@pytest.mark.slow
 def test_what_levels_do_not_send_is_kept_bit_for_bit(task: Sorting) -> None:
     method = METHODS["levels, gain 14"](PLAN, task)
     assert isinstance(method, Levels)
@@ -100,6 +101,7 @@ def test_values_behind_a_gate_that_passes_all_are_diloco_bit_for_bit(task: Sorti
     assert dense == passed != gated
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rewards(task: Sorting) -> None:
     def curve(of: Sorting, seed: int) -> grpo.Learnt:
         return replace(grpo.measure(SETTINGS, of, seed, "levels, gain 14"), seconds=0)

@@ -109,6 +109,7 @@ def documents() -> list[dict[str, Any]]:
     return [a_run("recorded"), a_run("synthetic"), over_links(), by_size(), far_behind(), grpo_in_rounds()]
 
 
+@pytest.mark.slow
 def test_there_is_a_plot_for_each_kind_of_result(documents: list[dict[str, Any]], tmp_path: Path) -> None:
     assert write_plots(documents, tmp_path)
     expected = {"bits.svg", "times.svg", "links.svg", "sizes.svg", "far-behind-synthetic.svg", "outer-grpo.svg"}
@@ -126,6 +127,7 @@ def test_rewards_are_means_of_the_seeds_with_what_was_sent_for_them() -> None:
     assert b"DiLoCo: 8.0 MB a trainer" in plot.svg()
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(documents: list[dict[str, Any]], tmp_path: Path) -> None:
     plot = plots(documents)[0]
     assert plot.svg() == plot.svg()
@@ -133,6 +135,7 @@ def test_the_same_results_give_the_same_bytes(documents: list[dict[str, Any]], t
     assert not write_plots(documents, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_plot_of_other_figures_is_drawn_again_and_one_without_results_removed(
     documents: list[dict[str, Any]], tmp_path: Path
 ) -> None:

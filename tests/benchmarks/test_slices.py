@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
@@ -12,6 +13,7 @@ from benchmarks.results import rows_of
 from benchmarks.slices import WAYS
 
 
+@pytest.mark.slow
 def test_of_a_patch_the_head_and_the_groups_that_meet_a_slice_are_read_and_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "slices.json"
     arguments = ["slices", "--cells", "300000", "--group-kib", "4", "--repeats", "1", "--out", str(out)]

@@ -69,6 +69,7 @@ def test_the_mirror_copies_the_home_bucket_into_the_far_one(
         assert open_store(root).url.startswith("s3://")
 
 
+@pytest.mark.slow
 def test_the_mirror_s_command_copies_what_the_home_service_has(
     home: dict[str, dict[str, Any]], far: dict[str, dict[str, Any]], moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -355,6 +355,7 @@ def run_without_kernels(arguments: list[str], environment: dict[str, str]) -> An
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_collector_and_the_mirror_run_in_the_image_without_the_kernels(tmp_path: Path) -> None:
     home, far = str(tmp_path / "home"), str(tmp_path / "far")
     with pulse_registry.open(home, run="example", push=PushOptions(keyframe_every=2)) as registry:

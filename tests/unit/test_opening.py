@@ -127,6 +127,7 @@ with pulse_registry.open("memory://x", run="run", on_event=events.append) as reg
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sealed")
 def test_where_no_folder_keeps_the_kernels_open_tells_so_before_a_push_waits_for_them():
     assert python(TELLS) == ["kernels_not_cached", "False", "True", "False", "1"]

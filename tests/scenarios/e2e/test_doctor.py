@@ -89,6 +89,7 @@ def test_rclone_is_unsafe_by_the_whole_examination(rclone_url: str) -> None:
     check_rclone(rclone_url, FULL)
 
 
+@pytest.mark.slow
 def test_a_service_is_examined_without_writing_to_it(tmp_path: Path, pulse: Pulse) -> None:
     (tmp_path / "registry").mkdir()
     with pulse_serve(str(tmp_path / "registry"), tmp_path, "--insecure-open") as served:

@@ -290,6 +290,7 @@ def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(root.rglob(".pulse-tmp-*"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_real(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys, numpy as np, pulse_registry

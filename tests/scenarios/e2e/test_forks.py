@@ -56,6 +56,7 @@ def script(code: str, root: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_child_of_a_parent_that_pushed_and_pulled_opens_its_own_pulls_and_exits(tmp_path: Path):
     code = """
 parent = opened(name="parent")
@@ -96,6 +97,7 @@ with COMPILING:
     assert script(code, tmp_path) == ["child", "exit 0", "parent"]
 
 
+@pytest.mark.slow
 def test_a_fork_in_the_middle_of_the_warm_up_leaves_no_thread_behind_and_it_goes_on(tmp_path: Path):
     code = """
 from pulse_kernels import warm_up
@@ -117,6 +119,7 @@ begun.set()
     assert script(code, tmp_path) == ["child 1", "exit 0", "parent 2"]
 
 
+@pytest.mark.slow
 def test_a_parents_registry_says_in_the_child_whose_it_is(tmp_path: Path):
     code = """
 parent = opened(name="parent")
@@ -150,6 +153,7 @@ parent.close()
     assert script(code, tmp_path) == ["exit 0", "parent 1"]
 
 
+@pytest.mark.slow
 def test_to_close_a_parents_registry_in_the_child_does_nothing(tmp_path: Path):
     code = """
 import pathlib
@@ -197,6 +201,7 @@ def work(registry):
 """
 
 
+@pytest.mark.slow
 def test_a_registry_travels_to_a_spawned_process(tmp_path: Path):
     (tmp_path / "traveller.py").write_text(CHILD)
     code = """
@@ -279,6 +284,7 @@ def test_what_no_other_process_can_open_says_so(tmp_path: Path):
         pickle.dumps(of_a_store)
 
 
+@pytest.mark.slow
 def test_a_child_that_asks_for_the_end_of_its_parents_push_is_told_and_does_not_wait(tmp_path: Path):
     code = """
 from pulse_registry.push.future import PushFuture

@@ -103,6 +103,7 @@ def pulled_at(url: str) -> tuple[int, bytes]:
         return pulled(registry)
 
 
+@pytest.mark.slow
 def test_a_near_bucket_that_is_gone_is_left_for_the_far_one_by_workers_with_a_list(regions):
     home, near, _ = regions
     far_url, near_url = home.url("policies"), near.url("policies")

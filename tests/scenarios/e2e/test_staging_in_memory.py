@@ -137,6 +137,7 @@ def test_weights_that_are_nearly_the_version_get_a_change_that_can_be_undone(sto
         assert raw(into) == raw(model)
 
 
+@pytest.mark.slow
 def test_what_was_staged_is_given_back_when_it_is_discarded(store: Watched):
     from pulse_registry.pull.download import MemoryShard
 

@@ -25,7 +25,7 @@ from tests.support.registries import (
     settle,
     small_model,
 )
-from tests.support.sampling import EVERY_CALL, places
+from tests.support.sampling import EVERY_CALL, places, slow_but
 
 VERSIONS = 7
 
@@ -92,7 +92,7 @@ def open_worker(pull: Pull, store, retries: bool) -> tuple[Registry, Model]:
 
 
 @EVERY_CALL
-@pytest.mark.parametrize("pull", PULLS, ids=lambda pull: pull.name)
+@pytest.mark.parametrize("pull", slow_but(PULLS[::2], PULLS), ids=lambda pull: pull.name)
 def test_a_pull_that_loses_a_call_leaves_the_weights_as_they_were_and_can_be_repeated(pull: Pull, every: bool) -> None:
     store = a_run(pull.coder, pull.keyframe_every)
     wanted = bits(model_at(pull.target))
@@ -126,7 +126,7 @@ def test_a_pull_that_loses_a_call_leaves_the_weights_as_they_were_and_can_be_rep
 
 @EVERY_CALL
 @pytest.mark.parametrize("action", ["flip_bit", "truncate"])
-@pytest.mark.parametrize("pull", PULLS, ids=lambda pull: pull.name)
+@pytest.mark.parametrize("pull", slow_but(PULLS[::2], PULLS), ids=lambda pull: pull.name)
 def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: Pull, action, every: bool) -> None:
     store = a_run(pull.coder, pull.keyframe_every)
     wanted = bits(model_at(pull.target))
@@ -149,7 +149,7 @@ def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: 
 
 
 @pytest.mark.parametrize("action", ["flip_bit", "truncate"])
-@pytest.mark.parametrize("pull", PULLS, ids=lambda pull: pull.name)
+@pytest.mark.parametrize("pull", slow_but(PULLS[::2], PULLS), ids=lambda pull: pull.name)
 def test_a_pull_that_hears_nothing_but_lies_of_an_object_goes_another_way_or_is_refused(pull: Pull, action) -> None:
     store = a_run(pull.coder, pull.keyframe_every)
     faulty, outage = failing(store)

@@ -38,7 +38,7 @@ from tests.support.registries import (
     small_model,
     state_of,
 )
-from tests.support.sampling import EVERY_CALL, places, writes
+from tests.support.sampling import EVERY_CALL, places, slow_but, writes
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def check_history(store: Store, versions: int) -> None:
 
 @EVERY_CALL
 @pytest.mark.parametrize(("action", "lasting"), FAILURES)
-@pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
+@pytest.mark.parametrize("push", slow_but(PUSHES[:2], PUSHES), ids=lambda push: push.name)
 def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it(
     push: Push, action, lasting, every: bool
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it
 
 @EVERY_CALL
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
-@pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
+@pytest.mark.parametrize("push", slow_but(PUSHES[:2], PUSHES), ids=lambda push: push.name)
 def test_a_push_with_retries_does_not_notice_a_single_lost_call(push: Push, action, every: bool) -> None:
     store, registry, outage = prepared(push, retries=True)
     with registry:

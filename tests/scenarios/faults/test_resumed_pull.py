@@ -70,6 +70,7 @@ def test_a_pull_after_one_that_was_killed_fetches_no_piece_again_that_was_verifi
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_folder_is_made_of_what_a_killed_pull_had_fetched_and_holds_nothing_else_then(
     run: Path, model: Model, tmp_path: Path
 ) -> None:

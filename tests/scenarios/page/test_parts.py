@@ -27,6 +27,7 @@ def run(page: Page, module: str, body: str, argument: Any = None) -> Any:
     return page.evaluate(script, argument)
 
 
+@pytest.mark.slow
 def test_figures_are_written_as_people_read_them(page: Page) -> None:
     cases: list[tuple[str, list[Any], str]] = [
         ("bytes", [0], "0 B"),

@@ -27,6 +27,7 @@ def drawn(page: Page, version: int) -> None:
     expect(page.locator(".timeline")).to_have_attribute("data-drawn", str(version))
 
 
+@pytest.mark.slow
 def test_the_list_shows_each_run_with_its_newest_version(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site)
     row = page.get_by_role("row").filter(has_text="math-7b")
@@ -43,6 +44,7 @@ def test_the_list_shows_each_run_with_its_newest_version(site: Site, open_tab: O
     expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_figures_plots_chain_and_workers(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site, run_place("math-7b"))
     expect(page.locator("#connection")).to_have_text("Live")
@@ -66,6 +68,7 @@ def test_a_run_shows_its_figures_plots_chain_and_workers(site: Site, open_tab: O
     expect(versions).to_have_text(["3", "2", "1", "0"])
 
 
+@pytest.mark.slow
 def test_a_push_and_a_report_are_shown_as_they_come(site: Site, open_tab: OpenTab) -> None:
     site.push("live", 1)
     site.push("live", 2)
@@ -311,6 +314,7 @@ def test_a_page_that_has_missed_too_much_begins_anew_with_the_newest_versions(si
     expect(versions).to_have_text(["5,001", "5,000"])
 
 
+@pytest.mark.slow
 def test_outer_rounds_are_shown_with_who_is_late_and_how_much_came(site: Site, open_tab: OpenTab) -> None:
     make_rounds(site.root, "together", 3)
     page = open_tab(site, run_place("together"))
@@ -367,6 +371,7 @@ def test_numbers_that_the_trainer_gives_are_plotted_over_the_same_versions(site:
     expect(figures).to_have_attribute("aria-label", re.compile("reward .* to 9.5;"))
 
 
+@pytest.mark.slow
 def test_a_run_without_numbers_in_its_metadata_has_no_plots_of_them(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site, run_place("math-7b"))
     drawn(page, 3)

@@ -38,6 +38,7 @@ def pulse(file_service: Service, run: str, monkeypatch: pytest.MonkeyPatch, caps
     return call
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_through_the_service_and_comes_back(pulse: Any, tmp_path: Path) -> None:
     for number in range(3):
         save_file(policy(number), tmp_path / f"{number}.safetensors")
@@ -129,6 +130,7 @@ def test_a_log_that_is_followed_goes_on_when_the_service_comes_back(
     assert told["cells"] == sum(tensor.size for tensor in policy(1).values())
 
 
+@pytest.mark.slow
 def test_workers_are_listed_as_they_told_and_followed_until_they_are_gone(
     file_service: Service, run: str, pulse: Any
 ) -> None:

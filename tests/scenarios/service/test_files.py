@@ -20,6 +20,7 @@ from tests.support.waiting import HANG_S
 CONFIG = {"config.json": b'{"model_type":"x"}', "tokenizer.json": b"{" + b" " * 100_000 + b"}"}
 
 
+@pytest.mark.slow
 def test_a_late_worker_has_all_from_the_service(service: Service, run: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

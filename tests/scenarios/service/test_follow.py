@@ -63,6 +63,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_an_engine_follows_and_the_service_tells_a_router_which_version_it_serves(root: str, tmp_path: Path) -> None:
     stub, log = VllmStub(), tmp_path / "follow.log"
     with (
@@ -91,6 +92,7 @@ def test_an_engine_follows_and_the_service_tells_a_router_which_version_it_serve
     assert all(change["changed"] for change in changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_a_pause_ends_it_after_the_engine_goes_on(root: str, tmp_path: Path, how: int) -> None:
     stub, log = VllmStub(), tmp_path / "follow.log"
@@ -103,6 +105,7 @@ def test_a_signal_in_a_pause_ends_it_after_the_engine_goes_on(root: str, tmp_pat
     assert (change["version"], change["engine"]) == (1, f"vllm {engine.url}")
 
 
+@pytest.mark.slow
 def test_a_signal_while_a_version_is_staged_ends_it_at_once(root: str, tmp_path: Path) -> None:
     stub, log = VllmStub(), tmp_path / "follow.log"
 
@@ -113,6 +116,7 @@ def test_a_signal_while_a_version_is_staged_ends_it_at_once(root: str, tmp_path:
     assert lines(log) == []
 
 
+@pytest.mark.slow
 def test_a_folder_follows_a_run_and_a_command_is_called_once_it_holds_a_version(root: str, tmp_path: Path) -> None:
     out, notes, log = tmp_path / "out", tmp_path / "notes", tmp_path / "follow.log"
     command = f"sh -c 'echo $PULSE_VERSION $PULSE_FOLDER >> {notes}'"

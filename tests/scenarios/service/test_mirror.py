@@ -76,6 +76,7 @@ def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
             Mirror(open_store(str(near)), store, RUN)
 
 
+@pytest.mark.slow
 def test_a_trainer_behind_a_service_is_told_where_its_run_has_moved(tmp_path: Path) -> None:
     near, far, model = tmp_path / "near", tmp_path / "far", small_model()
     with (
@@ -135,6 +136,7 @@ def test_a_run_is_copied_from_one_service_to_another_by_a_mirror_with_two_tokens
     assert _tree(far) == _tree(near)
 
 
+@pytest.mark.slow
 def test_a_copy_is_written_through_a_service_over_any_store(service: Service, tmp_path: Path) -> None:
     near, model = tmp_path / "near", {"w": np.arange(4 << 20, dtype=np.uint16)}
     now = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
@@ -162,6 +164,7 @@ def test_a_copy_is_written_through_a_service_over_any_store(service: Service, tm
     copies.close()
 
 
+@pytest.mark.slow
 def test_a_service_over_a_copy_serves_readers_and_takes_no_push(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     _push(str(near), None, 3)

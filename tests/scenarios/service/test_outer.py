@@ -67,6 +67,7 @@ def train(service: Service, run: str, member: str, done: dict[str, tuple[Model, 
     done[member] = held, results
 
 
+@pytest.mark.slow
 def test_members_without_keys_of_the_bucket_end_with_the_same_bits_and_hear_at_once(service: Service, run: str) -> None:
     with opened(service, run) as registry:
         registry.push(0, model())
@@ -105,6 +106,7 @@ def test_members_without_keys_of_the_bucket_end_with_the_same_bits_and_hear_at_o
         assert told["late"] == []
 
 
+@pytest.mark.slow
 def test_checkpoints_go_through_the_service_and_rounds_are_verified_and_joined_from_them(
     service: Service, run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +123,7 @@ def test_checkpoints_go_through_the_service_and_rounds_are_verified_and_joined_f
     assert all(np.array_equal(later[name].view(np.uint32), end[name].view(np.uint32)) for name in end)
 
 
+@pytest.mark.slow
 def test_a_long_log_is_opened_at_its_snapshot_as_over_a_bucket(service: Service, run: str) -> None:
     make_rounds(service.url, run, 1, token=service.token)
     store = PrefixStore(ServiceStore(service.url, service.token), run)

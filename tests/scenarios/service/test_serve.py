@@ -55,6 +55,7 @@ def exchange(served: Served, request: bytes) -> bytes:
         return answer
 
 
+@pytest.mark.slow
 def test_it_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
     with pulse_serve(str(tmp_path / "root"), tmp_path, *OPEN) as served:

@@ -48,6 +48,7 @@ def test_any_version_comes_from_any_other_bit_for_bit(service: Service, run: str
                 assert (result.version, equal(weights, policy(goal))) == (goal, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["memory", "seaweedfs"], indirect=True)
 def test_an_object_of_several_parts_arrives_whole(service: Service, run: str) -> None:
     large = policy(0, cells=3_000_000)
@@ -104,6 +105,7 @@ def test_a_new_trainer_fences_the_old_one(file_service: Service, run: str) -> No
         assert [version.step for version in new.versions()] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_trainers_that_race_commit_each_version_once(file_service: Service, run: str) -> None:
     start, rounds = threading.Barrier(2), 12
     told: list[tuple[int, int]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from pulse_registry import ComputeOptions, Registry, Slice
 from pulse_registry.client.connect import connect
@@ -16,6 +17,7 @@ from tests.support.waiting import until
 RANKS = ["engine.rank-0-of-2", "engine.rank-1-of-2"]
 
 
+@pytest.mark.slow
 def test_each_rank_is_listed_with_what_it_fetched_until_the_ranks_push(file_service: Service, run: str) -> None:
     whole = policy(0)
     with opened(file_service, run) as trainer:

@@ -256,6 +256,7 @@ def test_cells_that_others_change_after_they_were_made_ready_are_found_by_a_chec
     assert held(dealt[0]) == wanted(dealt[0], model_at(0))
 
 
+@pytest.mark.slow
 @given(
     chain=chains(length=4),
     ranks=st.integers(1, 4),

@@ -183,6 +183,7 @@ def test_cells_are_passed_over_only_where_the_sums_of_all_ranks_do_not_tell(
     assert len(passed) == passes
 
 
+@pytest.mark.slow
 @given(
     chain=chains(length=3),
     ranks=st.integers(1, 3),

@@ -21,6 +21,7 @@ _EACH_OF_MANY = 100_000
 """Store operations of a seed of 512 ranks, which make some thousands of them a push."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everything_holds_while_ranks_die_fall_silent_and_send_what_is_wrong(seed: int) -> None:
     outcome = run(seed, _OPERATIONS, ranks=_RANKS)
@@ -31,6 +32,7 @@ def test_everything_holds_while_ranks_die_fall_silent_and_send_what_is_wrong(see
     assert outcome.counts["mistakes"] > 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trace_of_jobs_and_another_one_another() -> None:
     first, second, other = (run(seed, 400, ranks=_RANKS) for seed in (3, 3, 7))
     assert (first.trace, first.counts, first.operations) == (second.trace, second.counts, second.operations)

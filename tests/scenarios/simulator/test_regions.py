@@ -42,6 +42,7 @@ def test_runs_move_homes_are_lost_copies_lack_what_was_retired_and_intruders_com
     assert counts >= least
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trace() -> None:
     first, second = run_regions(3, 2_000), run_regions(3, 2_000)
     assert (first.trace, first.counts) == (second.trace, second.counts)

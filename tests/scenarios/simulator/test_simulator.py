@@ -29,6 +29,7 @@ def test_everything_that_must_hold_holds_while_all_goes_wrong_that_can(seed: int
     assert outcome.counts["commit"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [20, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(21, 26))])
 def test_all_of_it_holds_for_patches_in_parts(seed: int) -> None:
     with small_groups(), small_parts(1):
@@ -38,6 +39,7 @@ def test_all_of_it_holds_for_patches_in_parts(seed: int) -> None:
     assert outcome.counts["deleted"] > 10
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trace_and_another_one_another() -> None:
     first, second, other = run(3, 2_000), run(3, 2_000), run(4, 2_000)
     assert (first.trace, first.counts, first.operations) == (second.trace, second.counts, second.operations)

@@ -108,6 +108,7 @@ def test_a_log_without_end_is_not_folded_for_ever(monkeypatch: pytest.MonkeyPatc
     assert store.asked < 200, "it is not gone on with"
 
 
+@pytest.mark.slow
 def test_a_log_that_is_collected_may_be_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "LOG", 100_000)
     store = Made(collected=True)
@@ -153,6 +154,7 @@ def test_an_outer_log_without_end_is_not_folded_for_ever(monkeypatch: pytest.Mon
         assert store.asked < 200
 
 
+@pytest.mark.slow
 def test_an_outer_log_that_is_collected_may_be_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outer_log_module, "LOG", 100_000)
     store = MadeRounds(collected=True)
@@ -214,6 +216,7 @@ def test_a_service_lists_the_newest_snapshots(monkeypatch: pytest.MonkeyPatch) -
         assert client.get(f"/v1/runs/{RUN}/snapshots").json()["snapshots"] == [15, 16, 17, 18, 19]
 
 
+@pytest.mark.slow
 def test_a_page_of_long_records_is_read_as_far_as_it_goes() -> None:
     script, inner = chain(1), DictStore()
     for number in range(1, 100):

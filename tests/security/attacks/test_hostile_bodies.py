@@ -114,6 +114,7 @@ def test_a_body_that_is_longer_than_any_is_not_read(served: Served) -> None:
     assert peak_of(served) - before < GROWTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lists, and a field is missing", "fields that are not known", "a long name"])
 def test_a_long_layout_that_is_none_takes_no_memory_of_the_service(
     served: Served, connection: HTTPConnection, name: str

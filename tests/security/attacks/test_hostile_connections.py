@@ -104,6 +104,7 @@ def test_a_proxy_that_hands_on_a_list_of_all_that_it_was_told_takes_no_memory(se
     assert peak_of(served) - before < GROWTH
 
 
+@pytest.mark.slow
 def test_readers_that_take_nothing_of_an_object_take_little_memory(served: Served) -> None:
     request = f"GET /v1/runs/run/{OBJECT} HTTP/1.1\r\n".encode() + HOST + b"\r\n"
     with ExitStack() as stack:

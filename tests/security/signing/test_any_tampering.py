@@ -7,6 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,7 @@ def look(store, state_dir):
     return None if state.seq < 0 else state.to_snapshot()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(TAMPERING, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_a_reader_sees_a_true_prefix_that_never_gets_shorter_or_refuses(rounds):

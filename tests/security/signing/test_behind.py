@@ -256,6 +256,7 @@ class Model:
         return list(enumerate(log))[-WINDOW:]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a://", "b://", "c://"]), st.sampled_from(sorted(STORIES)), st.integers(1, LENGTH)),

@@ -302,6 +302,7 @@ def test_a_service_is_not_the_place_to_countersign():
                 call()
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_service_finds_the_countersignature(tmp_path):
     root = tmp_path / "root"
     bucket, written = PrefixStore(open_store(str(root)), RUN), locked()

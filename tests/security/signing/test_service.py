@@ -80,6 +80,7 @@ def test_a_service_whose_snapshots_it_would_not_believe_itself_does_not_start(tm
     create_app(Settings.read(**given))
 
 
+@pytest.mark.slow
 def test_a_trainer_and_a_worker_trust_one_another_through_a_service_that_pins_keys(tmp_path):
     root, environment = tmp_path / "root", {"PULSE_TRUST": TRAINER.public, "PULSE_STATE_DIR": str(tmp_path / "service")}
     with pulse_serve(str(root), tmp_path, "--insecure-open", environment=environment) as service:

@@ -205,6 +205,7 @@ def test_runs_that_begin_at_the_same_moment_share_one_base() -> None:
     assert broken_promises(store) == []
 
 
+@pytest.mark.slow
 def test_a_trainer_that_dies_at_any_call_of_the_store_leaves_what_the_next_one_goes_on_with() -> None:
     whole = DictStore()
     model = lend(whole)

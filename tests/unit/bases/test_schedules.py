@@ -140,6 +140,7 @@ class Root:
             self.collector(self.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 @pytest.mark.parametrize("first", ["trainer", "collector"])
 def test_what_a_run_was_told_to_name_is_there_whoever_is_paused_when(first: str, *, closed: bool) -> None:

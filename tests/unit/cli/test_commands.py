@@ -191,6 +191,7 @@ def test_demo_names_the_extra_that_is_missing(pulse: Pulse, monkeypatch: pytest.
     assert "pip install 'pulse-registry[demo]'" in answer.err
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy_and_names_the_exit_codes(tmp_path: Path) -> None:
     code = (
         "import sys, pulse_registry.cli as cli\n"
@@ -203,6 +204,7 @@ def test_help_loads_nothing_heavy_and_names_the_exit_codes(tmp_path: Path) -> No
     assert "7  unavailable" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_script_runs(run: Run, tmp_path: Path) -> None:
     script = Path(sys.executable).parent / "pulse"
     done = subprocess.run([script, "log", "--json"], capture_output=True, text=True, timeout=HANG_S, check=True)

@@ -45,6 +45,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_spool_that_is_full_ends_with_the_exit_code_of_its_error(pulse: Pulse, run: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, "compact", "--json", "--spool", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
@@ -68,6 +69,7 @@ def test_options_out_of_range_are_refused(pulse: Pulse, run: Run, arguments: lis
     assert message in answer.err
 
 
+@pytest.mark.slow
 def test_a_process_that_follows_a_run_ends_when_it_is_told_to(run: Run) -> None:
     code = "import sys; from pulse_registry.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "compact", "--follow", "--poll-seconds", "0.05", "--json"]

@@ -279,6 +279,7 @@ def test_no_line_of_a_log_looks_like_another_record(what: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_librarys_warnings_are_printed_as_text(places: dict[str, Any], tmp_path: Path) -> None:
     """In a process of its own: pytest sets up logging."""
     root = tmp_path / "registry"

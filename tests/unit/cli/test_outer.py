@@ -205,6 +205,7 @@ def checkpoints(root: Path) -> list[int]:
     return [one.round for one in state.checkpoints]
 
 
+@pytest.mark.slow
 def test_rounds_are_made_anew_from_a_checkpoint_on_and_checkpoints_are_compared(pulse: Pulse, long: Path) -> None:
     at = "--root", long, "--run", "math"
     there = checkpoints(long)

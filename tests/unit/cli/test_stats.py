@@ -47,6 +47,7 @@ def test_a_range_the_wrong_way_round_is_refused(run: Run, pulse: Pulse) -> None:
     assert "give the older one first" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_plot_is_drawn_with_the_numbers_of_the_metadata(run: Run, pulse: Pulse, tmp_path: Path, suffix: str) -> None:
     with pulse_registry.open(str(run.root), run=run.name) as registry:
@@ -66,6 +67,7 @@ def test_a_plot_is_drawn_with_the_numbers_of_the_metadata(run: Run, pulse: Pulse
         assert ">good<" not in text
 
 
+@pytest.mark.slow
 def test_a_plot_of_no_format_or_of_nothing_is_refused(run: Run, pulse: Pulse, tmp_path: Path) -> None:
     assert "ends with .png" in pulse("stats", "--plot", tmp_path / "stats.txt").err
     answer = pulse("stats", "--from", 1, "--to", 1, "--plot", tmp_path / "stats.png")

@@ -408,6 +408,7 @@ def test_keyframes_follow_their_policy() -> None:
     assert check_store(store) == set()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_model(
     tmp_path, copies: list[LocalCopy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ sys.exit(main(["doctor", "--root", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_stopped_clears_up(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]

@@ -84,6 +84,7 @@ def test_levels_of_several_groups_come_back(share: float) -> None:
             assert (decoded[0].tolist(), decoded[1].tolist()) == (index.tolist(), levels.tolist())
 
 
+@pytest.mark.slow
 def test_float32_values_of_several_groups_come_back_bit_for_bit() -> None:
     held, parts = weights_of(GEOMETRY), list[Part]()
     for group, index, _ in drawn(GEOMETRY, 0.001):

@@ -101,6 +101,7 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
+@pytest.mark.slow
 @given(jobs())
 @settings(max_examples=60)
 def test_any_parallel_sizes_give_each_cell_once(job: Job) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import pulse_registry
 import pulse_server
 
@@ -36,6 +38,7 @@ def unbounded(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_every_whole_read_has_a_bound() -> None:
     found = [
         f"{path}:{line}: {text}"

@@ -129,6 +129,7 @@ def due_by_looking_back(state: RunState, keyframe_bytes: int, every: int | None,
     return True
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_a_state_keeps_is_what_looking_back_finds_after_every_record(data: st.DataObject):
     script = chain(data.draw(st.integers(1, 4)))

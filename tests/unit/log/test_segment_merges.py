@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def test_of_a_log_that_grows_each_byte_is_written_four_times_and_few_segments_ar
     assert len(stored) <= (RATIO - 1) * len(BOUNDS) + sum(news) // BOUNDS[-1] + 1
 
 
+@pytest.mark.slow
 def test_segments_of_a_run_of_many_versions() -> None:
     """64 versions and their patches are 18 KB: what 10^5 and 10^6 of them come to, is what the decision record says."""
     stored: list[Part] = []

@@ -59,6 +59,7 @@ def test_over_a_run_s_life_snapshots_have_at_most_four_times_the_bytes_of_the_re
     assert opened.snapshot_seq >= run.history.state.seq - 2 * 64
 
 
+@pytest.mark.slow
 def test_the_bytes_of_snapshots_grow_as_the_records_do() -> None:
     run = Run(1)
     run.grow(200)

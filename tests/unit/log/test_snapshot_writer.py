@@ -64,6 +64,7 @@ def check(store: Store, state: RunState, at: int | None = None) -> None:
     assert {segment.key for segment in reader.segments} <= segments_in(store)
 
 
+@pytest.mark.slow
 @examples(25)
 @given(SEEDS, st.integers(1, 40), st.integers(1, 12), st.booleans())
 def test_what_is_written_is_read_and_one_writer_leaves_nothing_behind(
@@ -97,6 +98,7 @@ def test_writers_who_take_turns_go_on_from_each_other_s_snapshots(seed: int, wri
     assert stored_once(store, alone)
 
 
+@pytest.mark.slow
 @examples(25)
 @given(SEEDS, st.integers(1, 30), st.data())
 def test_a_reader_goes_on_as_a_writer_from_the_snapshot_that_it_opened_at(

@@ -51,6 +51,7 @@ def exponent(cost: Callable[[int], float]) -> float:
     return math.log(cost(LARGE) / cost(SMALL)) / math.log(LARGE / SMALL)
 
 
+@pytest.mark.slow
 def test_a_push_does_the_same_late_in_a_run_as_early() -> None:
     def pushes(versions: int) -> float:
         state, log = a_run(versions)

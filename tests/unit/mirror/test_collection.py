@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from blake3 import blake3
 
 from pulse_registry.errors import AccessDenied
@@ -106,6 +107,7 @@ def test_what_was_forgotten_before_the_copy_heard_of_it_waits_for_the_grace_too(
     assert tree(there.copied) == tree(there.source)
 
 
+@pytest.mark.slow
 def test_a_mirror_that_is_started_for_each_look_deletes_what_the_source_has_forgotten():
     there = Regions(8)
     there.mirror.close()

@@ -117,6 +117,7 @@ def test_a_move_of_before_is_not_done_again_where_the_run_has_moved_on():
     assert eu.objects == before, "a copy, with its mark"
 
 
+@pytest.mark.slow
 def test_a_run_comes_back_the_same_way():
     us, eu = root("us"), root("eu")
     states = push(us, 3)

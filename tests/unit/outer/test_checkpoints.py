@@ -239,6 +239,7 @@ class Damaged(FaultStore):
         return data if how is None else data[:-1] + bytes([data[-1] ^ 1])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(data=st.data())
 def test_whatever_checkpoints_are_damaged_who_joins_holds_the_same_bits(

@@ -313,6 +313,7 @@ def drawn_history(seed: int) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @examples(15)
 @given(values=st.sampled_from(["levels", "float32"]), actions=ACTIONS, rules=RULES)
 def test_whatever_happens_all_is_counted_once_and_all_hold_the_same_bits(

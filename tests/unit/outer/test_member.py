@@ -308,6 +308,7 @@ def test_a_damaged_contribution_is_told_and_nothing_is_stepped() -> None:
 ACTION = st.tuples(st.sampled_from(["train", "contribute", "follow", "wait", "rejoin"]), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @given(actions=st.lists(ACTION, max_size=50), weighting=st.sampled_from(["equal", "steps"]))
 def test_whatever_the_order_all_that_follow_hold_the_same_bits(actions: list[tuple[str, int]], weighting: str) -> None:
     site = Site(quorum=2, weighting=weighting)

@@ -82,6 +82,7 @@ def test_gain_1_with_float32_values_is_the_rule_of_the_paper_bit_for_bit() -> No
     assert all(0 < share < 1 for share in shares)
 
 
+@pytest.mark.slow
 def test_without_a_gate_a_step_of_float32_values_is_diloco_within_an_ulp() -> None:
     """Beside torch's SGD over the mean of all pseudo-gradients, which rounds in its own way."""
     needs("torch")

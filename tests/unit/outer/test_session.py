@@ -54,6 +54,7 @@ def train(
             results[member] = held, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"values": "float32", "gain": 1.0, "weighting": "steps"}, {"gain": None}])
 def test_three_trainers_end_with_the_same_bits_and_workers_pull_each_round(root: str, options: dict[str, Any]) -> None:
     with pulse_registry.open(root, run="run") as registry:

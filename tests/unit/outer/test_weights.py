@@ -157,6 +157,7 @@ def test_other_tensors_and_dtypes_are_refused() -> None:
         )
 
 
+@pytest.mark.slow
 def test_threads_over_groups_give_what_one_after_the_other_does() -> None:
     held = {"large": (np.random.default_rng(1).standard_normal(GROUP_BYTES // 2 + 5000) * 0.02).astype(np.float32)}
     views, found, fast = read_model(held), [], get_backend("numba")

@@ -55,6 +55,7 @@ def test_every_collective_gives_what_the_ranks_gave_whole_and_in_rounds(cases: C
     assert all(rank["closed"]["class"] == "InvalidArgument" for rank in found.values())
 
 
+@pytest.mark.slow
 def test_other_calls_are_one_error_on_all_ranks_which_go_on(cases: Cases, size: int) -> None:
     found = cases["other_calls"]
     assert [found[rank] for rank in range(size)] == [found[0]] * size

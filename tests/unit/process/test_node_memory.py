@@ -33,6 +33,7 @@ def test_another_process_reads_what_this_one_writes() -> None:
     assert other.stdout.strip() == f"5000 [0, 7, 9] {node()!r}", other.stderr
 
 
+@pytest.mark.slow
 def test_another_process_can_not_write_it() -> None:
     made = NodeMemory.reserve(8)
     assert "read-only" in in_another_process(made.handle, "memory[0] = 1").stderr

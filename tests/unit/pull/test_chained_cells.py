@@ -124,6 +124,7 @@ def test_a_step_that_does_not_fit_is_refused_in_a_list_and_in_a_copy() -> None:
             chained.follow(group, [step_of(SparseUpdate(group, index, zeros, ones))])
 
 
+@pytest.mark.slow
 def test_however_long_a_chain_is_it_takes_no_more_memory_than_the_cells() -> None:
     cells, links = 1 << 22, 40
     with small_groups(1 << 19):

@@ -62,6 +62,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(stored, stored.masks(*runs), draw(st.sampled_from([0, 3])))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cases(), st.booleans())
 def test_wanted_cells_come_once_and_pieces_without_them_are_not_fetched(case: Case, listed: bool):

@@ -46,6 +46,7 @@ def fetched(stored: Stored, *, in_memory: bool, spool: Path | None = None, map_:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(TENSORS, FORMS, st.booleans(), st.sampled_from([0, 3]), st.sampled_from([1, 2, 5]))
 def test_the_sum_of_what_has_landed_is_that_of_a_pass(

@@ -67,6 +67,7 @@ def read(store: DictStore, ref: PatchRef) -> list[tuple[int, list[int], list[int
     return found
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.sets(st.integers(0, 155)), st.integers(1, 60), st.integers(1, 400))
 def test_both_forms_are_read_alike(groups: set[int], part_groups: int, range_bytes: int):

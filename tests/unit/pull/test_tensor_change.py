@@ -40,6 +40,7 @@ def follow(mirror: Model, staged: Staged) -> set[tuple[str, int]]:
     return written
 
 
+@pytest.mark.slow
 @given(chain=chains(length=4), order=st.permutations(range(4)), share=st.sampled_from([0.1, 1e9]))
 @settings(max_examples=40)
 def test_a_copy_that_keeps_all_changes_is_the_version(chain: Chain, order: list[int], share: float) -> None:
@@ -62,6 +63,7 @@ def test_a_copy_that_keeps_all_changes_is_the_version(chain: Chain, order: list[
             assert all(np.array_equal(mirror[name], whole) for name, whole in states[version].items())
 
 
+@pytest.mark.slow
 @given(chain=chains(length=3), ranks=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=40)
 def test_a_rank_tells_changes_of_its_slices_by_places_in_whole_tensors(chain: Chain, ranks: int, seed: int) -> None:

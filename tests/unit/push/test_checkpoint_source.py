@@ -85,6 +85,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_while_it_is_pushed_is_refused_and_kills_nobody(tmp_path: Path):
     child = subprocess.run([sys.executable, "-c", SHORTER, str(tmp_path)], capture_output=True, text=True)
     assert (child.returncode, child.stdout) == (0, "alive\n"), child.stderr

@@ -29,6 +29,7 @@ def threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("pulse")}
 
 
+@pytest.mark.slow
 def test_close_beside_push_lets_it_end_or_tells_it_so_and_leaves_no_thread() -> None:
     before, model = threads(), small_model()
 

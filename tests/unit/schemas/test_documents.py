@@ -623,6 +623,7 @@ def test_the_exporter_writes_the_files_into_the_folder_named(tmp_path, capsys):
     assert "usage" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @given(documents)
 @settings(max_examples=30)  # each is validated against its schema from scratch
 def test_every_document_fits_its_json_schema(document: Schema):

@@ -61,6 +61,7 @@ def test_an_app_that_nobody_could_use_is_not_made() -> None:
         create_app(Settings.read(root="gopher://x", insecure_open=True))
 
 
+@pytest.mark.slow
 def test_the_service_loads_no_torch_and_compiles_no_kernel() -> None:
     code = """
 import sys

@@ -84,6 +84,7 @@ def copies(url: str) -> Iterator[CopyStore]:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_copy_through_the_service_is_the_source_byte_for_byte(copies: CopyStore, there: DictStore) -> None:
     source = trained(7)
     source.objects[f"{RUN}/{keys.countersignature_key(2)}"] = Countersignature(run=RUN, seq=2, record="a" * 64).seal()
@@ -165,6 +166,7 @@ def test_a_record_that_a_copy_has_lost_is_put_into_the_bucket_itself(copies: Cop
     assert there.objects[lost] == source.objects[lost]
 
 
+@pytest.mark.slow
 def test_killed_at_some_requests_a_mirror_is_gone_on_with() -> None:
     source = trained(4)
     for nth in itertools.count(1, 23):

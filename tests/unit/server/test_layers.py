@@ -124,6 +124,7 @@ def test_a_page_that_is_none_is_refused(query: str) -> None:
         assert client.get(URL).json() == {"run": RUN, "rows": [], "steps": [], "next": None}
 
 
+@pytest.mark.slow
 def test_heads_are_read_without_numba(tmp_path: Path) -> None:
     code = """
 import sys

@@ -117,6 +117,7 @@ def test_a_line_that_can_not_be_formatted_does_not_end_the_others(capsys: pytest
     assert "Logging error" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_was_logged_is_written_when_python_ends() -> None:
     script = (
         "import logging\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ def test_no_place_is_lost_or_given_twice(steps: list[tuple[str, str]]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_token_that_asks_for_much_that_takes_long_keeps_no_thread_from_another_token() -> None:
     held = threading.Event()
 

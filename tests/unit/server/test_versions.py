@@ -283,6 +283,7 @@ def test_a_page_of_one_kind_makes_the_bodies_that_it_shows_and_no_others(
     assert numbers(client, f"?kind={kind}&limit=2") == made == ([0, 9] if kind == "keyframe" else [1, 2])
 
 
+@pytest.mark.slow
 def test_a_long_route_comes_in_pieces_that_lead_where_the_whole_one_does() -> None:
     store = DictStore()
     script = run_of(400).attach(patches=(patch(100, 120, size=50),))

@@ -170,6 +170,7 @@ def test_an_append_that_was_accepted_is_finished_when_the_service_stops(store: D
     assert store.get(f"{RUN}/log/000000000003.json") == record.seal()
 
 
+@pytest.mark.slow
 def test_old_memory_is_served_with_its_age_while_the_store_is_down(store: DictStore, script: Script) -> None:
     down = threading.Event()
 

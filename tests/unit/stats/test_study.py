@@ -284,6 +284,7 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [False, True])
 def test_with_a_file_only_new_steps_are_read(weights: bool, tmp_path: Path) -> None:
     counting, model, states = CountingStore(DictStore()), small_model(), dict[int, State]()

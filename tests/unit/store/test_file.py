@@ -54,6 +54,7 @@ def test_of_many_processes_that_create_a_key_exactly_one_wins(tmp_path: Path) ->
     assert len(files_in(tmp_path)) == rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["create", "replace", "write"])
 def test_a_put_killed_at_any_step_leaves_the_whole_object_or_none(tmp_path: Path, mode: str) -> None:
     calls = run_processes("crash", tmp_path, mode)

@@ -173,6 +173,7 @@ def uploads(bucket: S3Bucket, prefix: str) -> list[Any]:
     return [upload for upload in found if upload["Key"].startswith(prefix)]
 
 
+@pytest.mark.slow
 def test_what_grows_is_the_same_object_in_a_bucket(bucket: S3Bucket) -> None:
     prefix = uuid.uuid4().hex[:12]
     store = opened(bucket, prefix)

@@ -343,6 +343,7 @@ def test_folders_whose_names_are_in_no_key_are_not_entered(store: FileStore, tmp
     assert store.remove_leftovers(older_than_s=-1.0) == 0
 
 
+@pytest.mark.slow
 def test_folders_without_end_are_listed_as_far_as_keys_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth, opened = 515, 0
     store = FileStore(tmp_path / "root")

@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -112,5 +113,6 @@ class Shared(RuleBasedStateMachine):
         assert {*os.listdir(self.folder)} <= {"root", "outside"}
 
 
+@pytest.mark.slow
 def test_whatever_others_put_into_the_folder_nothing_leads_out_of_it() -> None:
     run_state_machine_as_test(Shared, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))

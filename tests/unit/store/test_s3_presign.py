@@ -44,6 +44,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_signed_url_reads_an_object_or_a_range_of_it_and_nothing_else(store: S3Store, key: str) -> None:
     url = store.presigner().presign(key, 60)
     assert httpx.get(url, timeout=HANG_S).status_code == 404

@@ -33,6 +33,7 @@ def test_a_server_knows_its_own_keys_only(name: str, request: pytest.FixtureRequ
     bucket.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to do it")
 def test_a_server_ends_with_a_process_that_is_killed() -> None:
     root = Path(__file__).parents[3]

@@ -179,6 +179,7 @@ CHANGES: list[Change] = [
 ]
 
 
+@pytest.mark.slow
 @by_framework
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy's, of shapes that are set
 @examples(120)

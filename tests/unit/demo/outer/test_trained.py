@@ -15,6 +15,7 @@ from pulse_registry.demo.policy import empty_model  # noqa: E402
 from pulse_registry.demo.toy import toy_config  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_the_topmost_layers_and_the_last_norm_are_trained(layers: int) -> None:
     model = empty_model(toy_config(), torch.float32)  # of two layers

@@ -55,6 +55,7 @@ def test_the_checkpoints_name_of_a_tied_tensor_comes_first() -> None:
     assert names.index("model.embed_tokens.weight") < names.index("lm_head.weight")
 
 
+@pytest.mark.slow
 def test_a_plain_module_has_its_own_names_without_those_of_wrappers() -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     compiled = torch.compile(inner)
