@@ -57,6 +57,7 @@ def test_each_section_measures_at_small_sizes(section: str) -> None:
         assert all(cost >= 0 for _, cost in curve["points"])
 
 
+@pytest.mark.slow
 def test_a_result_file_has_rows_curves_and_a_plot() -> None:
     curve = Curve("a", "cost", "runs", "ms", ((1, 2.0), (10, 2.8)), "spread", 1.5)
     document = json.loads(json.dumps(document_of([curve])))

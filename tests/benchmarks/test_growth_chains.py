@@ -64,6 +64,7 @@ def test_a_keyframe_is_taken_where_it_is_cheaper_in_time_and_only_there() -> Non
     }
 
 
+@pytest.mark.slow
 def test_every_curve_has_a_name_of_its_own() -> None:
     found = chains.curves(quick=True)
     assert len({curve.key for curve in found}) == len(found) == 9

@@ -24,6 +24,7 @@ def test_the_pages_are_those_of_s3() -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_curve_has_a_limit_and_a_name_of_its_own() -> None:
     found = curves(quick=True)
     assert len({curve.key for curve in found}) == len(found) == 4

@@ -119,6 +119,7 @@ def test_dense_values_in_4_bits_are_read_as_they_were_written() -> None:
     assert dense_store.decode(dense_store.encode(values, "F32"), "F32").tobytes() == values.tobytes()
 
 
+@pytest.mark.slow
 def test_rounds_through_a_store_take_what_goes_up_and_down() -> None:
     found = dense_store.measure(f"memory://{uuid.uuid4().hex}", 200_000, 2, 0, lambda _: None)
     for name, rounds in found.items():

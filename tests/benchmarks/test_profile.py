@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
@@ -44,6 +45,7 @@ def test_what_a_method_calls_is_not_its_own_time_and_the_class_is_left_as_it_was
     assert dict(vars(Slow)) == plain
 
 
+@pytest.mark.slow
 def test_the_command_tells_of_every_kernel(tmp_path: Path) -> None:
     method, out = NumbaBackend.class_select, tmp_path / "profile.json"
     result = CliRunner().invoke(app, ["profile", "--cells", "40000", "--repeats", "2", "--out", str(out)])

@@ -52,6 +52,7 @@ def test_the_library_imports_where_no_extra_is_installed(package: str, tmp_path:
     assert python(code, tmp_path) == "imported"
 
 
+@pytest.mark.slow
 def test_importing_the_library_starts_no_thread_or_process(tmp_path: Path) -> None:
     code = (
         "import pulse_registry, threading, multiprocessing\n"

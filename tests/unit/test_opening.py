@@ -33,6 +33,7 @@ def python(code: str, *arguments: str | Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_script_that_opens_and_ends_loads_no_kernel_and_starts_no_thread(tmp_path: Path):
     code = """
 import atexit, sys, threading
@@ -45,6 +46,7 @@ print(threading.active_count())
     assert python(code, tmp_path) == ["1", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cuda", "numba"])
 def test_a_backend_that_is_not_there_is_refused_by_open_in_the_callers_thread(backend: str):
     code = """

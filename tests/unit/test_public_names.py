@@ -184,6 +184,7 @@ def test_public_things_have_docstrings():
         assert member(path).__doc__, path
 
 
+@pytest.mark.slow
 def test_importing_loads_neither_frameworks_nor_compilers_nor_clients():
     heavy = [
         "torch",

@@ -31,6 +31,7 @@ def test_the_public_names_are_these_and_all_are_there() -> None:
         testing.NoSuchStore  # noqa: B018
 
 
+@pytest.mark.slow
 def test_only_the_tests_of_a_store_need_pytest_and_they_say_so() -> None:
     command = [sys.executable, "-c", WITHOUT_PYTEST]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)

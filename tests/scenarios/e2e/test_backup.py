@@ -102,6 +102,7 @@ def newest(store: DictStore) -> int:
         return reader.version().version
 
 
+@pytest.mark.slow
 def test_the_documented_backup_of_a_live_run_is_whole_and_can_be_gone_on_with() -> None:
     live, copy = backup(commands("Backup"), grace_s=7 * 86_400)
     assert newest(live.store) > newest(copy) >= 9

@@ -74,6 +74,7 @@ parent.close()
     assert script(code, tmp_path) == ["child 0 True", "child 1", "exit 0", "parent 1"]
 
 
+@pytest.mark.slow
 def test_a_child_compiles_although_another_thread_of_its_parent_did_at_the_fork(tmp_path: Path):
     code = """
 from pulse_kernels.cpu.compile_lock import COMPILING
@@ -178,6 +179,7 @@ say("left", len(leases()))
     assert script(code, tmp_path) == ["exit 0", "kept True", "parent 1", "left 0"]
 
 
+@pytest.mark.slow
 def test_a_child_leaves_the_files_of_its_parents_pull_alone(tmp_path: Path):
     code = """
 import pathlib

@@ -224,6 +224,7 @@ def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, t
         assert bits(worker) == bits(model_at(target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", ["gap", "class"])
 def test_weights_that_another_registry_has_moved_on_are_never_patched_from_where_they_were(coder: str) -> None:
     store = a_run(coder, None)

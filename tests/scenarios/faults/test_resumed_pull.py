@@ -51,6 +51,7 @@ def pieces_read(store: CountingStore) -> int:
     return sum(key.endswith(".safetensors") for verb, key in store.ledger if verb == "get")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [2, PIECES])
 def test_a_pull_after_one_that_was_killed_fetches_no_piece_again_that_was_verified(
     run: Path, model: Model, tmp_path: Path, nth: int

@@ -32,6 +32,7 @@ def workers_of(service: Service, run: str) -> list[dict[str, Any]]:
     return workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "damaged", "retired"])
 def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
     file_service: Service, run: str, how: str

@@ -92,6 +92,7 @@ def test_ranks_pull_their_slices_together_and_read_no_more_than_they_hold(servic
     assert other[1][1] < one[1][1], "of parts and ranges of parts that it does not hold, a rank reads nothing"
 
 
+@pytest.mark.slow
 def test_the_route_tells_of_the_head_and_of_all_bytes(file_service: Service, run: str) -> None:
     with small_groups(), opened(file_service, run) as trainer:
         trainer.push(0, policy(0))
@@ -111,6 +112,7 @@ def test_the_route_tells_of_the_head_and_of_all_bytes(file_service: Service, run
     assert refused.status_code == 400
 
 
+@pytest.mark.slow
 def test_a_commit_whose_part_is_not_there_is_refused(file_service: Service, run: str) -> None:
     with small_groups(), opened(file_service, run) as trainer:
         trainer.push(0, policy(0))

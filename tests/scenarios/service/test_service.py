@@ -284,6 +284,7 @@ def test_watching_begins_before_the_run_and_goes_on_through_a_restart(
         assert [version.version for version in watching.seen] == list(range(6))
 
 
+@pytest.mark.slow
 def test_a_watch_that_hears_nothing_ends_in_time(file_service: Service, run: str) -> None:
     with opened(file_service, run) as trainer:
         push_all(trainer, 2)

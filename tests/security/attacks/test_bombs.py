@@ -119,6 +119,7 @@ def within(document: bytes, bomb: bytes) -> bytes:
     return head + colon + bomb + b"," + rest.partition(b",")[2]
 
 
+@pytest.mark.slow
 def test_metadata_may_be_large_but_not_deep() -> None:
     target = TARGETS["record"]()
     (commit,) = [seed for seed in target.seeds if b'"reward"' in seed]

@@ -94,6 +94,7 @@ def test_what_is_no_body_takes_no_memory(served: Served, what: str) -> None:
     assert json.loads(body)["version"] == 0
 
 
+@pytest.mark.slow
 def test_a_proxy_that_hands_on_a_list_of_all_that_it_was_told_takes_no_memory(served: Served) -> None:
     before = peak_of(served)
     for number in range(300):

@@ -24,6 +24,7 @@ from tests.security.attacks.row import Forge
 from tests.security.attacks.runs import Run
 from tests.support.records import DictStore
 from tests.support.registries import copied, quick
+from tests.support.sampling import slow_but
 
 MEMORY = 2 * 2 * CELLS + (3 << 20)
 """Bytes that a reader may take at its peak: twice the layout's, and what any pull takes beside it."""
@@ -73,7 +74,7 @@ def attacked(path: str) -> tuple[dict[str, Any], DictStore]:
     return told, store
 
 
-@pytest.mark.parametrize("path", ATTACKS)
+@pytest.mark.parametrize("path", slow_but(ATTACKS[::3], ATTACKS))
 def test_a_hostile_object_is_refused_for_what_it_claims(path: str) -> None:
     told, store = attacked(path)
     honest = honest_run(told["run"])

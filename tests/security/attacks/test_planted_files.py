@@ -300,6 +300,7 @@ SpoolFile(ref, root).write(0, memoryview(b"12345678"))
 """
 
 
+@pytest.mark.slow
 def test_with_umask_0_nobody_else_may_write_what_is_made(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", OPEN_TO_ALL, str(tmp_path)], cwd=ROOT, check=True)
     made = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}

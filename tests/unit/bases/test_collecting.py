@@ -275,6 +275,7 @@ def test_the_bases_of_several_roots_are_collected_root_by_root() -> None:
         BaseCollector(store)
 
 
+@pytest.mark.slow
 def test_a_collector_that_dies_at_any_call_leaves_what_the_next_one_finishes() -> None:
     for nth in range(1, 60):
         world = left_behind(closed=True)

@@ -110,6 +110,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     node.view.close()
 
 
+@pytest.mark.slow
 def test_many_readers_keep_the_bound_and_get_the_right_bytes(tmp_path: Path) -> None:
     limit, sizes = 2000, [random.Random(7).randrange(1, 500) for _ in range(24)]
     nodes = [a_node(tmp_path, limit) for _ in range(3)]

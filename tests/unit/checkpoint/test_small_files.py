@@ -199,6 +199,7 @@ def each_step(tmp_path: Path, pull: Callable[[Path, FileOperations], CheckpointP
     raise AssertionError("it never came to its end")
 
 
+@pytest.mark.slow
 def test_a_pull_that_fails_leaves_weights_and_files_as_they_were(registry: Registry, tmp_path: Path) -> None:
     def pull(out: Path, files: FileOperations) -> CheckpointPull:
         pull_checkpoint(registry, 1, into=out)

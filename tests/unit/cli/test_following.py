@@ -44,6 +44,7 @@ def worker(name: str, version: int = 41, behind: int = 0, *, matches: bool = Tru
 # -- the log ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_log_that_is_followed_goes_on_after_what_it_has_told_when_the_store_is_back() -> None:
     store, weights = MemoryStore("test"), {"w": np.zeros(8, np.uint16)}
     away, pauses = False, list[float]()

@@ -237,6 +237,7 @@ def test_a_checkpoint_of_another_momentum_is_named(pulse: Pulse, long: Path, tmp
     assert "than its checkpoint tells of" in pulse("outer", "verify", "--root", root, "--run", "math").out
 
 
+@pytest.mark.slow
 def test_merged_contributions_are_compared_with_what_members_have_sent(
     pulse: Pulse, made: Path, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[LocalCopy]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", ["gap", "class"])
 def test_a_worker_gets_from_any_version_to_any_other_with_few_objects(coder: str) -> None:
     store = DictStore()

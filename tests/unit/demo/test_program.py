@@ -87,6 +87,7 @@ def test_it_stands_still_in_a_pause_and_goes_on_after_it_until_it_is_killed(tmp_
     assert some.status == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_demo_is_killed(tmp_path: Path) -> None:
     code = f"""
     import os, sys, time

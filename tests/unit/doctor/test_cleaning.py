@@ -132,6 +132,7 @@ def test_a_command_that_is_stopped_clears_up(tmp_path: Path, number: signal.Sign
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_a_command_that_was_killed_is_cleared_up_by_the_next(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:

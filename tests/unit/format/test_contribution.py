@@ -69,6 +69,7 @@ def parse(geometry: Geometry, data: bytes) -> Contribution:
     return Contribution.parse(ref_of(data), geometry, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.001])
 def test_levels_of_several_groups_come_back(share: float) -> None:
     held, parts = weights_of(GEOMETRY), list(drawn(GEOMETRY, share))

@@ -278,6 +278,7 @@ def test_of_whatever_is_written_the_library_and_we_take_the_same(file: bytes):
     compare(file)
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=400)
 def test_of_whatever_is_changed_the_library_and_we_take_the_same(rng: random.Random):

@@ -55,6 +55,7 @@ def test_what_a_state_is_measured_to_be_is_what_its_snapshot_has(shape: Any) -> 
     assert state.measure() == pytest.approx(len(state.to_snapshot().seal()), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_layout_of_a_trillion_cells_fits() -> None:
     nbytes = len(a_layout(TRILLION).canonical())
     assert nbytes > 4_000_000, "as many tensors as such a model has"
@@ -140,6 +141,7 @@ def test_what_is_in_texts_are_no_parts() -> None:
         assert unseal_record(record.seal()) == record
 
 
+@pytest.mark.slow
 def test_a_keyframe_of_as_many_shards_as_there_may_be_is_no_record_of_too_many_parts() -> None:
     record = Script().epoch().make_commit(version=0, keyframe=keyframe(0, shards=MOST_SHARDS))
     assert unseal_record(record.seal()) == record

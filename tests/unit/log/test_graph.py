@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def expected(state: RunState) -> Counter:
     return found
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_they_are_the_live_legs_after_every_record_in_old_states_too(data):
     script = chain(data.draw(st.integers(2, 6)))

@@ -24,6 +24,7 @@ def after(parts: list[Part]) -> tuple[list[Part], int]:
     return stored, written
 
 
+@pytest.mark.slow
 @examples(200)
 @given(sizes)
 def test_all_parts_are_kept_in_order_and_what_is_stored_so_is_merged_no_further(found: list[tuple[int, bool]]) -> None:

@@ -69,6 +69,7 @@ def test_the_bytes_of_snapshots_grow_as_the_records_do() -> None:
     assert exponent < 1.15, "each snapshot holding the whole state would make it 2"
 
 
+@pytest.mark.slow
 def test_a_snapshot_s_calls_do_not_grow_with_the_run() -> None:
     run = Run(2)
     worst = []
@@ -80,6 +81,7 @@ def test_a_snapshot_s_calls_do_not_grow_with_the_run() -> None:
     assert max(worst) <= 6 + RATIO / 2
 
 
+@pytest.mark.slow
 def test_many_tags_put_a_snapshot_off_until_as_much_has_happened() -> None:
     """10^4 names would otherwise be written again every 64 records."""
     store = CountedStore()

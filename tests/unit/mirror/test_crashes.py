@@ -184,6 +184,7 @@ def test_so_it_is_with_another_mirror_and_a_writer_beside_it(stride: int):
             return
 
 
+@pytest.mark.slow
 def test_killed_with_a_damaged_object_at_the_source():
     story = Story()
     copied = Watched(story.source)

@@ -78,6 +78,7 @@ def test_a_copy_is_the_source_byte_for_byte():
         assert there.pull("latest", into=mine).digest == here.pull("latest", into=theirs).digest
 
 
+@pytest.mark.slow
 def test_every_object_is_there_before_the_record_that_names_it(monkeypatch):
     source = trained(9, compact=True)
 

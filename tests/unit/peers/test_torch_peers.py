@@ -23,7 +23,7 @@ def test_without_a_process_group_it_says_what_to_call() -> None:
         TorchPeers()
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(size, marks=pytest.mark.slow) for size in (2, 4)])
 def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -47,7 +47,6 @@ def cases(size: int) -> Cases:
     return cases
 
 
-@pytest.mark.slow
 def test_every_collective_gives_what_the_ranks_gave_whole_and_in_rounds(cases: Cases, size: int) -> None:
     found = cases["every_collective"]
     assert sorted(found) == [*range(size)]
@@ -55,7 +54,6 @@ def test_every_collective_gives_what_the_ranks_gave_whole_and_in_rounds(cases: C
     assert all(rank["closed"]["class"] == "InvalidArgument" for rank in found.values())
 
 
-@pytest.mark.slow
 def test_other_calls_are_one_error_on_all_ranks_which_go_on(cases: Cases, size: int) -> None:
     found = cases["other_calls"]
     assert [found[rank] for rank in range(size)] == [found[0]] * size

@@ -26,6 +26,7 @@ print(mallinfo().hblks - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of the GNU C library, from 2.33 on")
 @pytest.mark.parametrize(("how", "mappings"), [("returned", 1), ("by itself", 0)])
 def test_a_buffer_is_a_mapping_of_its_own_after_larger_ones_were_freed(how: str, mappings: int) -> None:

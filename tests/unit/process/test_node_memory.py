@@ -25,6 +25,7 @@ def in_another_process(handle: bytes, does: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow
 def test_another_process_reads_what_this_one_writes() -> None:
     made = NodeMemory.reserve(5000)
     assert not made.cells.any()

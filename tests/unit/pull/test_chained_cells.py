@@ -75,6 +75,7 @@ def follow(chain: Chain, geometry: Geometry, base: Weights, cut: Sequence[int], 
     return chained
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     chain=chains(length=6),

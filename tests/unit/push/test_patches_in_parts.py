@@ -33,6 +33,7 @@ def patch(store: DictStore, base: int, target: int) -> PatchRef:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", ["gap", "class", "auto"])
 def test_head_and_parts_are_the_patch_of_one_object(coder: Any):
     store, twin = DictStore(), DictStore()

@@ -251,6 +251,7 @@ def test_a_worker_without_a_name_or_that_wants_none_takes_no_lease(options):
     assert not any(keys.LEASES in key for _, key in store.ledger)
 
 
+@pytest.mark.slow
 def test_a_pull_does_not_fail_where_no_lease_can_be_written():
     store, told = Refusing(DictStore()), []
     pushed(store, 2)

@@ -226,6 +226,7 @@ def cost(state: RunState, target: int, have: int | None) -> int | None:
     return route.nbytes + 65536 * route.objects
 
 
+@pytest.mark.slow
 @given(
     histories(),
     st.builds(RetentionPolicy, keep_last=st.integers(1, 4), keep_every=st.none() | st.integers(1, 3)),

@@ -14,6 +14,7 @@ from tests.support.records import chain, keyframe
 from tests.unit.pull.test_route import histories
 
 
+@pytest.mark.slow
 @given(histories(), st.data())
 def test_one_search_for_many_finds_the_route_of_each(state, data):
     known = st.sampled_from([entry.version for entry in state.versions])

@@ -280,6 +280,7 @@ def sealed(body) -> bytes:
     return canonical_json({"blake3": blake3(content).hexdigest(), "body": body})
 
 
+@pytest.mark.slow
 @given(documents)
 def test_every_document_survives_its_canonical_bytes_and_its_seal(document):
     kind = type(document)
@@ -307,6 +308,7 @@ def test_every_single_changed_bit_of_a_sealed_record_is_seen():
         assert caught.value.fault is Fault.CORRUPT, "damage is never taken for another format"
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.one_of(snapshots, segmented))
 def test_a_snapshot_of_any_format_is_read_as_what_it_is(document):

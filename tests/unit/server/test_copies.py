@@ -105,6 +105,7 @@ def test_a_copy_through_the_service_is_the_source_byte_for_byte(copies: CopyStor
         assert one.pull("latest", into=mine).digest == two.pull("latest", into=theirs).digest
 
 
+@pytest.mark.slow
 def test_outer_rounds_are_copied_through_the_service(tmp_path: Path) -> None:
     source, far = tmp_path / "a", tmp_path / "b"
     make_rounds(str(source), RUN, 2)
@@ -146,6 +147,7 @@ def test_objects_go_to_the_bucket_itself_where_the_store_signs() -> None:
             assert client.request("DELETE", path, params={"key": other}).status_code == 400
 
 
+@pytest.mark.slow
 def test_what_is_damaged_at_the_copy_is_sent_again(copies: CopyStore, there: DictStore) -> None:
     source = trained(3)
     copy(source, copies)
@@ -155,6 +157,7 @@ def test_what_is_damaged_at_the_copy_is_sent_again(copies: CopyStore, there: Dic
     assert tree(there) == tree(source)
 
 
+@pytest.mark.slow
 def test_a_record_that_a_copy_has_lost_is_put_into_the_bucket_itself(copies: CopyStore, there: DictStore) -> None:
     source = trained(6)
     copy(source, copies)
@@ -252,6 +255,7 @@ def _next(sealed: bytes) -> bytes:
     ).seal()
 
 
+@pytest.mark.slow
 def test_once_a_copy_has_become_the_home_a_mirror_writes_to_it_no_more(copies: CopyStore, there: DictStore) -> None:
     source = trained(2)
     copy(source, copies)

@@ -102,6 +102,7 @@ def test_a_stream_begins_with_all_runs_and_goes_on_with_what_changes(
             assert stream.newest("math-7b") == number
 
 
+@pytest.mark.slow
 def test_workers_tags_and_notes_are_told(served: Running, store: DictStore, scripts: dict[str, Script]) -> None:
     with following(served) as stream:
         stream.until_all(*RUNS)
@@ -208,6 +209,7 @@ def guarded(store: DictStore, tokens: TokenFile, clock: Clock) -> Any:
     return app_over(store, clock=clock.monotonic, insecure_open=False, tokens_file=tokens.path, report_seconds=600)
 
 
+@pytest.mark.slow
 def test_a_stream_tells_only_of_runs_that_its_token_may_read(
     store: DictStore, scripts: dict[str, Script], tokens: TokenFile
 ) -> None:
@@ -291,6 +293,7 @@ class CountedClock(Clock):
         return super().monotonic()
 
 
+@pytest.mark.slow
 def test_changes_have_an_allowance_in_bytes_and_none_is_lost(
     store: DictStore, scripts: dict[str, Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:

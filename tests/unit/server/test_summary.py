@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def states() -> list[RunState]:
     return found
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 90), min_size=1, max_size=12))
 def test_what_is_usual_is_the_median_of_the_newest_versions_however_they_came(counts: set[int]) -> None:
     recent = Recent()

@@ -109,6 +109,7 @@ def test_a_commit_through_the_service_wakes_those_who_wait(
     assert all(b'"version":2' in answer for answer in parked.answers())
 
 
+@pytest.mark.slow
 def test_a_wait_in_vain_ends_with_204_or_an_empty_page(client: httpx.Client) -> None:
     answer = client.get(f"{URL}/versions/latest?after=1&wait=1")
     assert (answer.status_code, answer.content) == (204, b"")

@@ -44,6 +44,7 @@ def run_processes(*arguments: object) -> Any:
 # races and crashes of real processes
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_create_a_key_exactly_one_wins(tmp_path: Path) -> None:
     racers, rounds = 8, 20
     wins = run_processes("race", tmp_path / "root", racers, rounds)
@@ -81,6 +82,7 @@ def test_a_put_killed_at_any_step_leaves_the_whole_object_or_none(tmp_path: Path
         assert files_in(tmp_path / str(at)) == [key]
 
 
+@pytest.mark.slow
 def test_a_file_over_the_size_limit_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     name, message = run_processes("limit", tmp_path / "root", 10_000)
     assert name == "StoreUnavailable"

@@ -79,6 +79,7 @@ def test_the_public_names_are_all_there_in_order() -> None:
     assert all(hasattr(pulse_registry.store, name) for name in names)
 
 
+@pytest.mark.slow
 def test_importing_stores_imports_no_torch_and_no_cloud_client() -> None:
     unwanted = {"torch", "boto3", "botocore", "urllib3", "s3fs"}
     script = f"import sys, pulse_registry.store; print({unwanted} & set(sys.modules))"

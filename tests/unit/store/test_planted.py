@@ -93,6 +93,7 @@ def changing(store: FileStore, key: str) -> list[Callable[[], object]]:
 
 
 # First, and in a process of its own, since a reader that waits would do so for ever.
+@pytest.mark.slow
 def test_no_pipe_keeps_a_reader_waiting(store: FileStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "root/run/head")
     reader = f"import pulse_registry; pulse_registry.open({str(tmp_path / 'root')!r}, run='run', create=False).latest()"

@@ -123,6 +123,7 @@ def test_an_expired_token_is_told_as_one() -> None:
         store.get("key")
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_wrong_is_told_as_one() -> None:
     with served(error(403, "RequestTimeTooSkewed")) as (_, store), pytest.raises(AccessDenied, match="clock"):
         store.get("key")
@@ -570,6 +571,7 @@ def test_an_upload_to_a_store_that_takes_no_part_any_more_is_given_up_once() -> 
     assert 3 < answers.tries[1] < 40
 
 
+@pytest.mark.slow
 def test_an_upload_that_fails_is_given_up() -> None:
     answers = Multipart({("PUT", count): error(403, "AccessDenied") for count in range(1, 9)})
     with served(answers) as (_, store), pytest.raises(AccessDenied):

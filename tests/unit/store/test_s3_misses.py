@@ -206,6 +206,7 @@ def test_the_requests_that_were_sent_longest_ago_are_forgotten(monkeypatch: pyte
     assert answered.sent == [*"abcadabc"]
 
 
+@pytest.mark.slow
 def test_many_threads_each_get_the_answer_of_their_own_key() -> None:
     def by_key(request: Request) -> None:
         key = request.path.rpartition("/")[2]

@@ -135,6 +135,7 @@ def test_what_describes_s3_is_read_for_the_first_store_alone(monkeypatch: pytest
     assert read == []
 
 
+@pytest.mark.slow
 def test_without_boto3_the_error_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['boto3'] = None\n"

@@ -404,6 +404,7 @@ def test_a_tensor_without_cells_that_zero_3_has_spread_since_is_refused():
         reader.read({"a": TENSOR, "b": spread})
 
 
+@pytest.mark.slow
 def test_a_reading_keeps_the_memory_of_tensors_that_are_moved():
     model, reader = {"a": torch.zeros(CELLS)}, ModelReader()
     memory = weakref.ref(model["a"].untyped_storage())
