@@ -126,7 +126,6 @@ def check_history(store: Store, versions: int) -> None:
     assert all_restored(store, models) == [bits(model) for model in models]
 
 
-@pytest.mark.slow
 @EVERY_CALL
 @pytest.mark.parametrize(("action", "lasting"), FAILURES)
 @pytest.mark.parametrize("push", slow_but(PUSHES[:2], PUSHES), ids=lambda push: push.name)

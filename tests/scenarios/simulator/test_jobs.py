@@ -21,7 +21,6 @@ _EACH_OF_MANY = 100_000
 """Store operations of a seed of 512 ranks, which make some thousands of them a push."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everything_holds_while_ranks_die_fall_silent_and_send_what_is_wrong(seed: int) -> None:
     outcome = run(seed, _OPERATIONS, ranks=_RANKS)

@@ -17,7 +17,6 @@ _OPERATIONS, _MEMBERS = 5_000, 4
 SEEDS = [*slow_but([1], range(5)), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(5, 40))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_members_hold_the_fold_of_the_log_while_all_goes_wrong_that_can(seed: int) -> None:
     outcome = run(seed, _OPERATIONS, members=_MEMBERS)

@@ -127,6 +127,13 @@ def test_a_changed_simd_code_is_not_answered_from_the_cache(tmp_path: Path):
     assert python(LOAD, root, **cache)[:2] == ["0", "3"]
 
 
+@pytest.mark.slow
+def test_two_versions_of_numba_keep_their_loops_in_one_folder(tmp_path: Path):
+    cache, other = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}, f"import numba; numba.__version__ = '0.0'\n{LOAD}"
+    for code, expected in ((LOAD, ["0", "3"]), (other, ["0", "3"]), (LOAD, ["3", "0"]), (other, ["3", "0"])):
+        assert python(code, **cache)[:2] == expected
+
+
 @pytest.fixture
 def sealed_package(tmp_path: Path) -> Path:
     """A copy of the package in whose folder no cache can be made; by a file in its place, since root may write all."""

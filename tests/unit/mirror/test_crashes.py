@@ -156,7 +156,6 @@ def among_others(story: Story, copied: Watched) -> None:
         registry.tag("mine", len(registry.state().versions) - 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "copy"])
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize(
@@ -172,7 +171,6 @@ def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str
             return
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "stride",
     [331, pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
