@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Final
 
 from pulse_kernels import (
@@ -32,6 +33,10 @@ _NOT_YET: Final = (
     f"there are no compiled kernels in {{}} yet: {_COMPILES}Later processes find them there. Call warm_up() before the "
     "first step, or run `pulse warm-up` when this host is set up"
 )
+
+_found_well: set[Path] = set()
+"""Folders of kernels that have nothing to tell. A process looks once: of each it reads all names and modes (8 ms for
+700 files), and what it loads from there was decided by then."""
 
 
 def backend_of(name: BackendName) -> Backend:
@@ -66,7 +71,12 @@ def what_compiles(name: BackendName) -> str | None:
     folder = loops_folder()
     if folder is None:
         return _NOWHERE
+    if folder in _found_well:
+        return None
     why = loops_exposed(folder)
     if why is not None:
         return _EXPOSED.format(folder, why)
-    return None if loops_cached(folder) else _NOT_YET.format(folder)
+    if not loops_cached(folder):
+        return _NOT_YET.format(folder)
+    _found_well.add(folder)
+    return None

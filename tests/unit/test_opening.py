@@ -184,6 +184,18 @@ def test_a_registry_made_of_a_store_tells_at_its_first_push(
     assert [event.kind for event in events] == told
 
 
+def test_kernels_that_are_there_are_looked_at_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    looked: list[Path] = []
+    monkeypatch.setattr(backends, "loops_folder", lambda: tmp_path)
+    monkeypatch.setattr(backends, "loops_exposed", looked.append)
+    for _ in range(2):
+        told = backends.what_compiles("numba")
+        assert told is not None, "there are none yet"
+    (tmp_path / "loop.nbi").touch()
+    assert [backends.what_compiles("numba") for _ in range(3)] == [None] * 3
+    assert looked == [tmp_path] * 3
+
+
 def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
     compute = pulse_registry.ComputeOptions(backend="reference")
     options = {"push": pulse_registry.PushOptions(dtype="keep"), "compute": compute, "name": "host-3"}
