@@ -49,19 +49,17 @@ def examples(count: int) -> settings:
 
 
 def places(calls: Sequence[tuple[str, str]], every: bool) -> list[int]:
-    """Return where to fail among calls of a store, counted from 1: the first and the last of each kind, or everywhere.
+    """Return where to fail among calls of a store, counted from 1: once for each kind, or everywhere.
 
-    A call's kind is its verb, and its key without numbers and hashes.
+    A call's kind is its verb, and its key without numbers and hashes. It fails at the first call of one kind, the last
+    of the next, and so on.
     """
     if every:
         return list(range(1, len(calls) + 1))
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+    kinds: dict[str, list[int]] = {}
     for nth, (verb, key) in enumerate(calls, 1):
-        kind = f"{verb} {_OWN.sub('#', key)}"
-        first.setdefault(kind, nth)
-        last[kind] = nth
-    return sorted({*first.values(), *last.values()})
+        kinds.setdefault(f"{verb} {_OWN.sub('#', key)}", []).append(nth)
+    return sorted(found[-(number % 2)] for number, found in enumerate(kinds.values()))
 
 
 def writes(calls: Sequence[tuple[str, str]]) -> set[int]:

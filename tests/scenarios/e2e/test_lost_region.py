@@ -169,7 +169,7 @@ def run_of_its_own(regions: tuple[Region, Region]) -> Iterator[tuple[Region, Reg
 
 
 # A promotion makes some hundreds of requests.
-@pytest.mark.parametrize("kills", [3, pytest.param(24, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("kills", [2, pytest.param(24, marks=pytest.mark.sweep)])
 def test_promotions_that_are_killed_at_any_request_lose_no_version(
     run_of_its_own: tuple[Region, Region], tmp_path: Path, kills: int
 ) -> None:

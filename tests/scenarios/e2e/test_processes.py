@@ -98,11 +98,11 @@ def test_two_trainers_that_race_commit_each_version_once_and_lose_nothing(tmp_pa
     check_race(FileStore(tmp_path), trainers("race", tmp_path, rounds), rounds)
 
 
-SWEPT = [pytest.param(scenario, 1, marks=pytest.mark.sweep) for scenario in ("patch", "keyframe", "again")]
+SWEPT = [pytest.param(scenario, 1, marks=pytest.mark.sweep) for scenario in ("first", "patch", "keyframe", "again")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scenario", "stride"), [("first", 1), ("patch", 3), ("keyframe", 3), ("again", 3), *SWEPT])
+@pytest.mark.parametrize(("scenario", "stride"), [("first", 3), ("patch", 5), ("keyframe", 5), ("again", 5), *SWEPT])
 def test_a_trainer_killed_at_any_store_call_leaves_whole_versions_and_a_run_that_goes_on(
     tmp_path: Path, scenario: str, stride: int
 ) -> None:

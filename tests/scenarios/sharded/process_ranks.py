@@ -489,8 +489,8 @@ def killed(folder: str, death: Death) -> Found:
     return found
 
 
-def cases(folder: str, size: int) -> list[Callable[[], Found]]:
-    """Return what is done in one process group."""
+def cases(folder: str, size: int, *, every: bool) -> list[Callable[[], Found]]:
+    """Return what is done in one process group; of two ranks, unless it is to be everything, what is another case."""
     gap, auto, dense = (PushOptions(coder=coder, keyframe_every=2) for coder in ("gap", "auto", "class"))  # type: ignore[arg-type]
     found: list[Callable[[], Found]] = []
 
@@ -508,9 +508,11 @@ def cases(folder: str, size: int) -> list[Callable[[], Found]]:
         (replicas, torch.float32, auto),
         (two_dimensions, torch.bfloat16, dense),
     ):
-        case(f"trains {make.__name__} {options.coder}", trains, make, dtype, options)
+        if every or size > 2 or make in (hsdp, replicas):
+            case(f"trains {make.__name__} {options.coder}", trains, make, dtype, options)
     for make in (fsdp, hsdp, two_dimensions, replicas):
-        case(f"outer {make.__name__}", outer, make)
+        if every or size > 2 or make is replicas:
+            case(f"outer {make.__name__}", outer, make)
     for work in (experts, pending, resized, *((refused, one_rank) if size == 2 else ())):
         case(work.__name__, work)
     return found
@@ -523,7 +525,7 @@ def main(folder: str, group_bytes: int, part_groups: int, *sizes: int) -> None:
     report = os.dup(1)
     with small_groups(group_bytes), small_parts(part_groups):
         for size in sizes:
-            group(size, cases(folder, size), report)
+            group(size, cases(folder, size, every=len(sizes) > 2), report)
             for number, death in enumerate(DEATHS[size]):
 
                 def case(death: Death = death) -> Found:

@@ -375,7 +375,7 @@ class RegistriesOnDisk(Registries):
 
 
 TestRegistries = pytest.mark.slow(Registries.TestCase)
-TestRegistries.settings = settings(max_examples=8, stateful_step_count=40, deadline=None)
+TestRegistries.settings = settings(max_examples=5, stateful_step_count=40, deadline=None)
 TestRegistriesOnDisk = RegistriesOnDisk.TestCase
 TestRegistriesOnDisk.settings = settings(max_examples=5, stateful_step_count=30, deadline=None)
 

@@ -38,7 +38,7 @@ class Target:
     mutate: Mutate
     words: tuple[bytes, ...] = field(default=())
     max_len: int = 4096
-    tries: int = 100
+    tries: int = 50
 
 
 class Defect(AssertionError):

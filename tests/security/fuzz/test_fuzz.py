@@ -1,4 +1,4 @@
-"""A hundred inputs of every target, without a guide: ``python -m tests.security.fuzz`` is the one that searches."""
+"""Some fifty inputs of every target, without a guide: ``python -m tests.security.fuzz`` is the one that searches."""
 
 from __future__ import annotations
 

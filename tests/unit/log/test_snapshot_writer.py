@@ -120,7 +120,7 @@ def test_a_reader_goes_on_as_a_writer_from_the_snapshot_that_it_opened_at(
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(15)
 @given(SEEDS, st.integers(1, 12), st.sampled_from(["fail_before", "fail_after"]), st.sampled_from(["put", "delete"]))
 def test_a_writer_that_dies_anywhere_leaves_a_run_that_opens_and_the_next_one_cleans_up(
     seed: int, nth: int, fault: str, verb: str

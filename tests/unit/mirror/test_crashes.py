@@ -160,7 +160,7 @@ def among_others(story: Story, copied: Watched) -> None:
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize(
     "stride",
-    [173, pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
+    [173, pytest.param(37, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
     ids=["some", "many", "each"],
 )
 def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str, stride: int, monkeypatch):
@@ -173,7 +173,7 @@ def test_a_mirror_that_is_killed_anywhere_is_gone_on_with(side: str, action: str
 
 @pytest.mark.parametrize(
     "stride",
-    [331, pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
+    [331, pytest.param(37, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)],
     ids=["some", "many", "each"],
 )
 def test_so_it_is_with_another_mirror_and_a_writer_beside_it(stride: int):

@@ -183,7 +183,7 @@ def test_there_must_be_a_run_and_two_roots():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("acts", [False, True])
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.sweep)], ids=["some", "each"])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.sweep)], ids=["some", "each"])
 def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(acts: bool, stride: int):
     first, second = root("us"), root("eu")
     states = push(first, 3)

@@ -189,5 +189,5 @@ class Retention(RuleBasedStateMachine):
         assert strange == []
 
 
-Retention.TestCase.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+Retention.TestCase.settings = settings(max_examples=6, stateful_step_count=25, deadline=None)
 TestRetention = pytest.mark.slow(Retention.TestCase)
