@@ -35,6 +35,8 @@ IS_CPU := from importlib.metadata import version; v = version("torch"); assert v
 # Another, with trainers (TRL, verl), trackers of experiments and Ray, which ask for their own releases of much: what the adapters for them are tested with.
 TRAINERS := .venv-trainers
 TRAINERS_TESTS := tests/engines/trl tests/engines/verl tests/engines/ray tests/engines/trackers
+# Engines and trainers are imported for ten seconds and more, by one core each time: two files of tests at a time.
+BY_FILE := -n 2 --dist loadfile
 
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
@@ -82,7 +84,7 @@ test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions 
 	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal -m "not slow and not sweep" $(LOWEST_TESTS) $(ARGS)
 
 test-engines: test-trainers $(ENGINES)/.ready ## run the tests against a real vLLM and real trainers on CPUs, in environments of their own (3 GB, 2 GB)
-	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)
+	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines $(BY_FILE) tests/engines $(ARGS)
 	PULSE_TRAINERS_PYTHON=$(TRAINERS)/bin/python PULSE_ENGINES_PYTHON=$(ENGINES)/bin/python \
 	  $(BIN)/python -m pytest tests/engines/demo $(ARGS)
 
@@ -92,7 +94,7 @@ sweep-engines: $(ENGINES)/.ready build/smollm2/config.json ## run the tests of S
 	PULSE_SMOLLM2=build/smollm2 $(ENGINES)/bin/python -m pytest --confcutdir=tests/engines -m sweep tests/engines $(ARGS)
 
 test-trainers: $(TRAINERS)/.ready ## run the tests against real trainers (TRL, verl), trackers (W&B, MLflow) and Ray on CPUs, in an environment of its own
-	$(TRAINERS)/bin/python -m pytest --confcutdir=tests/engines $(TRAINERS_TESTS) \
+	$(TRAINERS)/bin/python -m pytest --confcutdir=tests/engines $(BY_FILE) $(TRAINERS_TESTS) \
 	  -W ignore::DeprecationWarning -W ignore::FutureWarning -W ignore::UserWarning $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
@@ -219,6 +221,6 @@ build/smollm2/config.json: | $(READY)
 $(TRAINERS)/.ready: pyproject.toml tests/engines/trainers.txt $(READY)
 	$(BIN)/python -m venv --clear $(TRAINERS)
 	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)"
-	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)" -r tests/engines/trainers.txt -e ".[s3]" pytest hypothesis
+	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)" -r tests/engines/trainers.txt -e ".[s3]" pytest pytest-xdist hypothesis
 	$(TRAINERS)/bin/python -m pip install --quiet --no-deps verl==0.9.1
 	@touch $@
