@@ -35,8 +35,9 @@ IS_CPU := from importlib.metadata import version; v = version("torch"); assert v
 # Another, with trainers (TRL, verl), trackers of experiments and Ray, which ask for their own releases of much: what the adapters for them are tested with.
 TRAINERS := .venv-trainers
 TRAINERS_TESTS := tests/engines/trl tests/engines/verl tests/engines/ray tests/engines/trackers
-# Engines and trainers are imported for ten seconds and more, by one core each time: two files of tests at a time.
-BY_FILE := -n 2 --dist loadfile
+# Engines and trainers are imported for ten seconds and more, by one core each time: two files of tests at a time, in
+# their order, which begins with files of one long test (xdist would end with these).
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
