@@ -191,3 +191,8 @@ class Retention(RuleBasedStateMachine):
 
 Retention.TestCase.settings = settings(max_examples=6, stateful_step_count=25, deadline=None)
 TestRetention = pytest.mark.slow(Retention.TestCase)
+
+
+@pytest.mark.sweep
+class TestLongRetention(Retention.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
