@@ -15,7 +15,7 @@ import torch
 import pulse_registry
 from pulse_registry import PushOptions
 from tests.engines.support.engine import Answer
-from tests.engines.support.fixtures import PROMPTS, UNPACKED
+from tests.engines.support.fixtures import PROMPTS, UNPACKED, Start
 from tests.engines.support.models import HEAD, HEADS, HIDDEN, KV_HEADS, LAYERS, LLAMA, random_weights, write_model
 from tests.engines.support.server import Server
 
@@ -49,8 +49,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(model: Path, log: Path, *modules: str) -> Iterator[Server]:
-    settings = ("--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", "2", *modules)
+def serving(model: Path, log: Path) -> Iterator[Server]:
+    settings = ("--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", "2")
     environment = UNPACKED | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     server = Server(model, log, environment, *settings, follows=False)
     try:
@@ -64,7 +64,9 @@ def answers(server: Server, name: str | None) -> list[Answer]:
     return [server.complete(prompt, model=name) for prompt in PROMPTS]
 
 
-def test_each_version_answers_as_a_fresh_server_that_was_started_with_its_folder(model: Path, tmp_path: Path) -> None:
+def test_each_version_answers_as_a_fresh_engine_that_loads_its_folder(
+    model: Path, tmp_path: Path, start: Start
+) -> None:
     root, pulse = str(tmp_path / "registry"), str(Path(sys.executable).with_name("pulse"))
     of_run = ["--root", root, "--run", "lora"]
 
@@ -93,7 +95,7 @@ def test_each_version_answers_as_a_fresh_server_that_was_started_with_its_folder
     folders = [tmp_path / f"pulled-{version}" for version in range(3)]
     for version, folder in enumerate(folders):
         subprocess.run([pulse, "pull", *of_run, "--version", str(version), "--out", str(folder)], check=True)
-    modules = [f"v{version}={folder}" for version, folder in enumerate(folders)]
-    with serving(model, tmp_path / "fresh-log", "--lora-modules", *modules) as fresh:
-        assert followed == [answers(fresh, f"v{version}") for version in range(3)]
+    fresh = start(model, UNPACKED, enable_lora=True, max_lora_rank=RANK, max_loras=2)
+    for folder, told in zip(folders, followed, strict=True):
+        assert [answer for prompt in PROMPTS for answer in fresh.generate([prompt], adapter=folder)] == told
     assert all(one != another for one in [base, *followed] for another in [base, *followed] if one is not another)

@@ -17,7 +17,7 @@ from pulse_registry.follow import Changed, Failed, Follower, Pace, VllmEngine
 from pulse_registry.follow.engine_api import EngineApi
 from pulse_registry.signing import SigningKey
 from tests.engines.support.engine import Answer
-from tests.engines.support.fixtures import PROMPTS, UNPACKED, History, cells_of
+from tests.engines.support.fixtures import PROMPTS, UNPACKED, History, Start, cells_of
 from tests.engines.support.models import LLAMA, changed, llama_parameters, random_weights, write_model
 from tests.engines.support.server import Server
 
@@ -78,14 +78,13 @@ def update(server: Server, version: int, *, staged: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def fresh(signed: History) -> Iterator[list[Answer]]:
-    """What a new server answers that was loaded from version 2's checkpoint; it knows no run."""
-    server = Server(signed.checkpoint(2), signed.folder / "fresh-log", UNPACKED, follows=False)
+def fresh(signed: History, start: Start) -> list[Answer]:
+    """What a new engine says, prompt by prompt, that was loaded from version 2's checkpoint; it knows no run."""
+    engine = start(signed.checkpoint(2), UNPACKED)
     try:
-        server.start()
-        yield answers(server)
+        return [answer for prompt in PROMPTS for answer in engine.generate([prompt])]
     finally:
-        server.close()
+        engine.close()
 
 
 def test_it_goes_to_versions_by_vllms_own_requests(server: Server, signed: History, fresh: list[Answer]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
-import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,8 @@ START_S: Final = 480  # three ranks on two cores that others use, too
 CALL_S: Final = 120
 ROOT: Final = Path(__file__).parents[3]
 ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT)} | ON_CPU
+_FORKS: Final = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.engines.support.loaded"])
 Answer = tuple[list[int], list[float]]
 """Tokens, and the log-probability of each."""
 
@@ -30,20 +31,13 @@ class Engine:
     """The test's end. Close it at the end."""
 
     def __init__(self, model: Path, log: Path, environment: Mapping[str, str] | None = None, **settings: Any) -> None:
-        here, there = socket.socketpair()
         self._log = log
-        with log.open("w") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.engines.support.engine", str(there.fileno())],
-                env=os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | dict(environment or {}),
-                pass_fds=[there.fileno()],
-                stdout=out,
-                stderr=out,
-                cwd=ROOT,
-            )
+        log.touch()
+        self._pipe, there = _FORKS.Pipe()
+        full = os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | dict(environment or {})
+        self._process = _FORKS.Process(target=serve, args=(there, log, full))
+        self._process.start()
         there.close()
-        self._pipe = Connection(os.dup(here.fileno()))
-        here.close()
         self._pipe.send({"model": str(model)} | settings)
         self._started = False
 
@@ -58,9 +52,17 @@ class Engine:
         """Call a method of each worker, and return what each answers."""
         return self._call("rpc", method, arguments)  # type: ignore[no-any-return]
 
-    def generate(self, prompts: Sequence[Sequence[int]], *, reset: bool = True) -> list[Answer]:
-        """Return greedy answers to prompts, all in one batch; ``reset``: forget what earlier prompts left in caches."""
-        return self._call("generate", prompts, reset)  # type: ignore[no-any-return]
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, reset: bool = True, adapter: Path | None = None
+    ) -> list[Answer]:
+        """Return greedy answers to prompts, all in one batch.
+
+        Args:
+            prompts: of token ids.
+            reset: forget what earlier prompts left in caches.
+            adapter: the folder of one, by PEFT's names, which answers in place of the model alone.
+        """
+        return self._call("generate", prompts, reset, adapter)  # type: ignore[no-any-return]
 
     def in_flight(
         self, prompts: Sequence[Sequence[int]], steps: int, version: int | None, *, recompute: bool
@@ -86,11 +88,9 @@ class Engine:
     def close(self) -> None:
         """End the process."""
         self._pipe.close()  # it reads that, and ends
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.join(30)
+        self._process.kill()
+        self._process.join()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         self.start()
@@ -120,20 +120,26 @@ class Calls:
 
         fixed = {"skip_tokenizer_init": True, "enforce_eager": True, "dtype": "bfloat16", "max_model_len": 256}
         if settings.get("tensor_parallel_size", 1) > 1:
+            from vllm.v1.executor import multiproc_executor
+
             fixed["distributed_executor_backend"] = "mp"
+            # As vLLM does where it is not told otherwise. On CPUs it spawns ranks, and each imports all of it anew.
+            multiproc_executor.get_mp_context = partial(multiprocessing.get_context, "fork")
         if "weight_transfer_config" in settings:
             from vllm.config import WeightTransferConfig
 
             settings["weight_transfer_config"] = WeightTransferConfig(**settings["weight_transfer_config"])
+        self.adapters = dict[Path, int]()
         self.llm = LLM(**fixed, async_scheduling=False, **settings)
 
     def rpc(self, method: str, arguments: Sequence[Any]) -> list[Any]:
         return self.llm.collective_rpc(method, args=tuple(arguments))  # type: ignore[no-any-return]
 
-    def generate(self, prompts: Sequence[Sequence[int]], reset: bool) -> list[Answer]:
+    def generate(self, prompts: Sequence[Sequence[int]], reset: bool, adapter: Path | None) -> list[Answer]:
         if reset:
             self.llm.reset_prefix_cache()
-        made = self.llm.generate([_prompt(tokens) for tokens in prompts], _greedy(8), use_tqdm=False)
+        asked = [_prompt(tokens) for tokens in prompts]
+        made = self.llm.generate(asked, _greedy(8), use_tqdm=False, lora_request=self._adapter(adapter))
         return [_answer(output) for output in made]
 
     def in_flight(
@@ -154,6 +160,14 @@ class Calls:
         while engine.has_unfinished_requests():
             made |= {output.request_id: _answer(output) for output in engine.step()}
         return [made[str(k)] for k in range(len(prompts))]
+
+    def _adapter(self, folder: Path | None) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        if folder is None:
+            return None
+        number = self.adapters.setdefault(folder, len(self.adapters) + 1)
+        return LoRARequest(folder.name, number, str(folder))
 
     def open_run(self, init: dict[str, Any]) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
@@ -188,8 +202,14 @@ def _answer(output: Any) -> Answer:
     return list(best.token_ids), [next(iter(at.values())).logprob for at in best.logprobs]
 
 
-def main(pipe: Connection) -> None:
-    """Serve calls until the test closes its end."""
+def serve(pipe: Connection, log: Path, environment: Mapping[str, str]) -> None:
+    """Be the engine's process: serve calls until the test closes its end."""
+    with log.open("w") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
     calls = Calls(pipe.recv())
     pipe.send((False, None))
     with contextlib.suppress(EOFError):
@@ -201,7 +221,3 @@ def main(pipe: Connection) -> None:
                 answer = (True, f"{type(error).__name__}: {error}")
             pipe.send(answer)
     os._exit(0)  # its workers see that, and end; vLLM's own end takes seconds
-
-
-if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])))
