@@ -119,7 +119,7 @@ def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
     assert trial.fault_on(torch.device(device)) is None
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_trial_passes_with_whole_tiles(device: str) -> None:
     trial.follow_step(torch.device(device), CELL_TYPES["BF16"], rounded=True, whole=True)
 
