@@ -16,6 +16,7 @@ import httpx
 
 from tests.engines.support.engine import ENVIRONMENT, ROOT, START_S, Answer
 from tests.engines.support.fixtures import PULSE
+from tests.support.servers import launched
 
 
 class Server:
@@ -39,7 +40,7 @@ class Server:
             options += ["--worker-extension-cls", str(PULSE["worker_extension_cls"])]
         with log.open("w") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options],
+                launched([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]),
                 env=os.environ | ENVIRONMENT | {"VLLM_SERVER_DEV_MODE": "1"} | dict(environment),
                 stdout=out,
                 stderr=out,

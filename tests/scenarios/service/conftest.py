@@ -12,7 +12,8 @@ import pytest
 from tests.support.sampling import slow_but
 from tests.support.service import Service, serving
 
-ROOTS = slow_but(["file"], ["memory", "file", "seaweedfs", pytest.param("moto", marks=pytest.mark.sweep)])
+SWEPT = [pytest.param(root, marks=pytest.mark.sweep) for root in ("memory", "moto")]
+ROOTS = slow_but(["file"], ["file", "seaweedfs", *SWEPT])
 SMALL_PIECES = {"PULSE_SINGLE_PUT_BYTES": "4096", "PULSE_PART_BYTES": str(5 << 20)}
 """So that a keyframe of a few MB goes in parts, and a patch in one piece."""
 
