@@ -32,14 +32,14 @@ REGION = "us-east-1"
 _STARTS = 3
 _READY_S = 60.0
 
-# Asks the kernel to kill this process when its parent ends, then becomes the server.
+# Asks the kernel to signal this process when its parent ends, then becomes the server.
 _LAUNCHER = """
-import ctypes, os, signal, sys
+import ctypes, os, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, int(sys.argv[2]))
     if os.getppid() != int(sys.argv[1]):
         sys.exit("the parent has ended")
-os.execv(sys.argv[2], sys.argv[2:])
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -199,9 +199,9 @@ def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -
         child.wait()
 
 
-def launched(command: Sequence[str]) -> list[str]:
-    """Return a command that ends when the thread that started it does, however that ends."""
-    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+def launched(command: Sequence[str], *, how: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return a command that ends when the thread that started it does, however that ends; ``how``: by which signal."""
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(int(how)), *command]
 
 
 @functools.cache

@@ -162,10 +162,10 @@ class Calls:
         return [made[str(k)] for k in range(len(prompts))]
 
     def _adapter(self, folder: Path | None) -> Any:
-        from vllm.lora.request import LoRARequest
-
         if folder is None:
             return None
+        from vllm.lora.request import LoRARequest
+
         number = self.adapters.setdefault(folder, len(self.adapters) + 1)
         return LoRARequest(folder.name, number, str(folder))
 

@@ -38,9 +38,10 @@ class Server:
         if follows:
             options += ["--weight-transfer-config", json.dumps(PULSE["weight_transfer_config"])]
             options += ["--worker-extension-cls", str(PULSE["worker_extension_cls"])]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
         with log.open("w") as out:
             self._process = subprocess.Popen(
-                launched([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]),
+                launched(command, how=signal.SIGTERM),  # killed, it leaves its engine and workers behind
                 env=os.environ | ENVIRONMENT | {"VLLM_SERVER_DEV_MODE": "1"} | dict(environment),
                 stdout=out,
                 stderr=out,
