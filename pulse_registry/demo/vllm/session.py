@@ -90,7 +90,8 @@ class Session:
         settings, board = self._settings, self.board
         for name, due in zip(ENGINES, (0, settings.late_after), strict=True):
             if name not in self._engines and board.newest >= due:
-                self._engines[name] = self._new_engine(name, bucket, board.newest)
+                # Not the newest: a fast trainer may be past what is due of both when the first engine begins.
+                self._engines[name] = self._new_engine(name, bucket, due)
         for name, engine in self._engines.items():
             if name not in board.serving:
                 if (serving := engine.advance()) is not None:
