@@ -1,7 +1,9 @@
 """Full pushes and pulls of every step through the public API, beside XOR + zstd-1 of the same states.
 
-At each step all contenders take their turn on the same two states, and ratios are taken within the step. Each coder has
-a run of its own in a folder store: one keyframe, then patches alone.
+At each step all contenders take their turn on the same two states, and ratios are taken within the step. They come one
+right after the other: what one thread alone does for longer, such as comparing all cells, puts the other cores to rest,
+and threads that are woken then may have to wait for one. Each coder has a run of its own in a folder store: one
+keyframe, then patches alone.
 """
 
 from __future__ import annotations
@@ -89,20 +91,20 @@ def measure_push_pull(states: States, root: Path, threads: int, repeats: int) ->
     """
     times, rows = Times(), []
     trainer, before, receiver = Live(states), Live(states), Live(states)
-    formats = {"streamed": XorZstd(threads, STREAMED), "whole": XorZstd(threads, WHOLE)}
+    formats = {"whole": XorZstd(threads, WHOLE), "streamed": XorZstd(threads, STREAMED)}
     coders = [_Coder(coder, root, states, trainer, times) for coder in CODERS]
     for repeat, state in enumerate(visits(len(states.steps), repeats)):
         trainer.go(state)
         row: dict[str, Any] = {}
-        for name, format_ in formats.items():
-            row["xor_zstd"] = _common(times, name, format_, before, trainer, receiver)
-        receiver.go(state)
+        sizes = {name: _common(times, name, format_, before, trainer, receiver) for name, format_ in formats.items()}
+        row["xor_zstd"] = sizes["whole"]
         model = trainer.model()
         for coder in coders:
-            result = coder.push(repeat + 1, model)
+            row[coder.name] = coder.push(repeat + 1, model).nbytes
             coder.pull()
+        for coder in coders:
             _check(coder, model)
-            row[coder.name] = result.nbytes
+        receiver.go(state)
         if repeat < len(states.steps):
             rows.append(_row(states, repeat, before, row))
         before.go(state)
