@@ -112,15 +112,12 @@ class Crew:
 
     def _next(self) -> Event | None:
         event = self._hear()
-        if event is None:
-            dead = [process for process in self._processes.values() if process.exitcode not in (None, 0)]
-            if not dead:
-                return None
-            event = self._hear()  # what it told before it ended is still on its way, perhaps
-            if event is None:
-                raise DemoFailed(self._obituary(self._killed() or dead[0]))
         if isinstance(event, Failed):
             raise DemoFailed(self._cause(event))
+        dead = [process for process in self._processes.values() if process.exitcode not in (None, 0)]
+        # Others may go on telling without a pause. What the dead one told has been heard once the queue is empty.
+        if dead and self._wires.events.empty():
+            raise DemoFailed(self._obituary(self._killed() or dead[0]))
         return event
 
     def _killed(self) -> BaseProcess | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 _MORE = 20
-"""Rounds from the word to stop on: by then it has reached all."""
+"""Rounds from the newest to the last: before it, each trainer has read which one that is."""
 Line = dict[str, Any]
 
 
@@ -77,13 +78,21 @@ class Team:
 
     def stop(self) -> None:
         """Let all stop after the same round, and look at what they hold."""
-        newest = max(line.get("round", 0) for lines in self.said.values() for line in lines)
         living = {name for name, process in self.processes.items() if process.poll() is None}
+        for name in living:  # a fast machine makes many rounds while somebody is told, and while lines are read
+            self.processes[name].send_signal(signal.SIGSTOP)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                line = self._lines.get(timeout=1)
+                self.said.setdefault(line["name"], []).append(line)
+        newest = max(line.get("round", 0) for lines in self.said.values() for line in lines)
         for name in living:
             pipe = self.processes[name].stdin
             assert pipe is not None
             pipe.write(f"{newest + _MORE}\n")
             pipe.close()
+        for name in living:
+            self.processes[name].send_signal(signal.SIGCONT)
         left = set[str]()
         while left < living:
             line = self.until(lambda line: "left" in line)
