@@ -6,16 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from pulse_registry.demo.crew import interrupt_held
+from pulse_registry.demo import trainer, worker
+from pulse_registry.demo.crew import Crew, interrupt_held
 from pulse_registry.demo.culprit import culprit
+from pulse_registry.demo.ending import DemoFailed
 from pulse_registry.demo.messages import Event, Failed, Trained
+from pulse_registry.demo.settings import Settings
+from tests.scenarios.demo import talkers
 from tests.support.waiting import HANG_S
 
 INTERRUPTS_ITSELF = """
@@ -85,3 +91,16 @@ def test_a_rank_that_was_killed_is_named_and_not_those_that_miss_it() -> None:
 
 def test_where_nothing_else_is_heard_what_was_told_first_is_the_reason() -> None:
     assert culprit(LOST, lambda: None, told(), 0) is LOST
+
+
+@pytest.mark.slow
+def test_a_death_ends_the_demo_though_others_tell_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "train", talkers.without_a_pause)
+    monkeypatch.setattr(worker, "rollout", talkers.until_killed)
+    monkeypatch.setattr(worker, "laggard", talkers.until_killed)
+    settings = Settings.of(steps=10, model="tiny", ranks=1, root=None, out=tmp_path)
+    give_up = time.monotonic() + HANG_S
+    with Crew(settings) as crew, pytest.raises(DemoFailed, match="rollout-1 was killed by SIGKILL"):
+        any(time.monotonic() > give_up for _ in crew.watch())
