@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.process import environment
+from pulse_registry.process import environment, huge_pages
 from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.process.open_files import reserve, write_all
 from pulse_registry.process.private_files import NotOurs, open_file, take_lock
@@ -91,6 +91,7 @@ class MemoryShard:
             self._mapped = mmap.mmap(-1, ref.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise StoreUnavailable(f"{ref.key}: no memory for its {ref.size} bytes: {error.strerror}") from error
+        huge_pages.ask(self._mapped)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return what lies there."""
