@@ -57,6 +57,7 @@ def _rows_section(document: dict[str, Any]) -> str:
 def _heading(document: dict[str, Any]) -> list[str]:
     machine, versions = document["machine"], document["versions"]
     where = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
+    where += " of a virtual machine that reports free memory to its host" if machine.get("reports_free_memory") else ""
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [f"### {document['title']}", "", f"{where}; {named}.", ""]
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pulse_registry.process.huge_pages import host_takes_back
+
 RESULTS = Path(__file__).parent / "results"
 """What docs/benchmarks.md shows; ``--out benchmarks/results`` renews it, and then its page wants ``report``."""
 OUT = Path("build/benchmarks")
@@ -55,14 +57,20 @@ class Row:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine."""
+    """Describe this machine; whether it is a virtual one that gives free memory back is what fresh memory costs."""
     model = platform.processor() or platform.machine()
     memory = 0.0
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.system()}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "system": platform.system(),
+        "reports_free_memory": host_takes_back(),
+    }
 
 
 def versions() -> dict[str, str]:
