@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,8 @@ def ask(memory: mmap.mmap) -> None:
     A host that takes free memory back takes just these: it then spends more on them than all of the faults cost.
     """
     if hasattr(mmap, "MADV_HUGEPAGE") and not host_takes_back():
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel that was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ from pulse_schemas import ObjectRef
 @pytest.fixture
 def takes_back(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> bool:
     """Whether the host takes memory back, as tests say."""
-    monkeypatch.setattr(huge_pages, "host_takes_back", lambda: request.param)
-    return request.param
+    told: bool = request.param
+    monkeypatch.setattr(huge_pages, "host_takes_back", lambda: told)
+    return told
 
 
 def asked_for(address: int) -> bool:
@@ -60,6 +62,20 @@ def test_memory_is_asked_for_in_huge_pages_unless_a_host_takes_it_back(takes_bac
 def test_a_shard_in_memory_lies_in_them(takes_back: bool) -> None:
     shard = MemoryShard(ObjectRef(key="model-0.safetensors", size=8 << 20, blake3="0" * 64))
     assert asked_for(np.frombuffer(shard.map(), np.uint8).ctypes.data + (4 << 20)) is not takes_back
+
+
+@pytest.mark.parametrize("takes_back", [False], indirect=True)
+def test_a_kernel_without_them_is_no_error(takes_back: bool) -> None:
+    class Refusing(mmap.mmap):
+        asked = 0
+
+        def madvise(self, *arguments: int) -> None:
+            self.asked += 1
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    memory = Refusing(-1, 8 << 20)
+    ask(memory)
+    assert memory.asked == hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def test_a_system_that_has_none_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
