@@ -92,10 +92,6 @@ class Site:
         ) as registry:
             registry.push(step, weights, metadata=metadata)
 
-    def knows(self, run: str) -> bool:
-        """Return whether the open service answers for a run."""
-        return httpx.get(f"{self.url}v1/runs/{run}", timeout=HANG_S).is_success
-
     def begin(self, run: str) -> None:
         """Begin a run that has no version."""
         store = PrefixStore(open_store(self.root), run)

@@ -1,6 +1,6 @@
 // The page: which view is shown, the token, and what is said when a request fails.
 
-import { Api, Failure } from "./api.js";
+import { Api, Failure, runPath } from "./api.js";
 import { copyOf, setText } from "./dom.js";
 import { ago } from "./format.js";
 import { showRun } from "./run.js";
@@ -13,6 +13,7 @@ const signOut = document.getElementById("sign-out");
 const who = document.getElementById("who");
 const stale = document.getElementById("stale");
 const STALE_SECONDS = 10;
+const AWAIT_EVERY_MS = 5_000;
 
 let current = new AbortController();
 let known = false; // whether the service has said what the token allows
@@ -93,6 +94,23 @@ function fail(failure, run) {
   setText(view.querySelector(".todo"), todo);
   view.querySelector(".again").addEventListener("click", () => show({ focus: true }));
   main.replaceChildren(view);
+  if (failure.status === 404 && run !== null) awaitRun(run);
+}
+
+// Shows a run that is not there yet once it is, if nothing else was asked for meanwhile.
+function awaitRun(run) {
+  current = new AbortController();
+  const { signal } = current;
+  const look = async () => {
+    try {
+      await api.json(runPath(run), signal);
+    } catch {
+      return; // it is still not there, or this view is left; a service that is gone is said so when it is asked for
+    }
+    if (!signal.aborted) show();
+  };
+  const timer = setInterval(look, AWAIT_EVERY_MS);
+  signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 function words(failure, run) {
@@ -105,7 +123,7 @@ function words(failure, run) {
       return ["Not allowed", `This token may not read ${subject}. ${said}`, "Ask for a token whose run patterns include it, or choose another run. To use another token, sign out."];
     case 404:
       if (run === null) return ["The service refused the request", said, "This service is an older release, which has no stream of all runs. Open a run by its address: #/runs/NAME."];
-      return ["No such run", `The registry holds no run of the name ${run}.`, "Check the name for a slip. A run appears with its first push."];
+      return ["No such run", `The registry holds no run of the name ${run}.`, "Check the name for a slip. The run appears here with its first push."];
     case 429:
       return ["Too many requests", said, `Wait ${Math.max(1, failure.retryAfter)} s, then try again.`];
     case 503:
