@@ -71,6 +71,21 @@ def test_an_unknown_run_is_said_to_be_unknown_and_shown_once_it_is_there(site: S
     expect(page.get_by_role("heading", level=1)).to_have_text("later")
 
 
+def test_a_run_that_was_not_there_is_asked_for_no_more_once_another_one_is(site: Site, open_tab: OpenTab) -> None:
+    page = open_tab(site, run_place("left"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("No such run")
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.goto(f"{site.url}{run_place('wanted')}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("No such run")
+    site.push("wanted", 1)
+    expect(page.get_by_role("heading", level=1)).to_have_text("wanted")  # by then, "left" would have had its turn
+    assert "wanted" in asked
+    assert "left" not in asked
+
+
 def test_a_name_that_no_run_can_have_is_explained(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site, "#/runs/%3Cb%3EBad%3C%2Fb%3E")
     expect(page.get_by_role("alert")).to_be_visible()

@@ -107,7 +107,7 @@ function awaitRun(run) {
     } catch {
       return; // it is still not there, or this view is left; a service that is gone is said so when it is asked for
     }
-    if (!signal.aborted) show();
+    if (!signal.aborted) show({ focus: main.contains(document.activeElement) });
   };
   const timer = setInterval(look, AWAIT_EVERY_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
