@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import sys
 from pathlib import Path
@@ -14,6 +15,19 @@ from pulse_registry.process import huge_pages
 from pulse_registry.process.huge_pages import ask, host_takes_back
 from pulse_registry.pull.download import MemoryShard
 from pulse_schemas import ObjectRef
+
+
+class Refusing(mmap.mmap):
+    """Memory whose system takes no advice."""
+
+    def madvise(self, *arguments: int) -> None:
+        self.asked.append(arguments)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    @functools.cached_property
+    def asked(self) -> list[tuple[int, ...]]:
+        """What it was asked."""
+        return []
 
 
 @pytest.fixture
@@ -65,19 +79,16 @@ def test_a_shard_in_memory_lies_in_them(takes_back: bool) -> None:
 
 
 @pytest.mark.parametrize("takes_back", [False], indirect=True)
-def test_a_kernel_without_them_is_no_error(takes_back: bool) -> None:
-    class Refusing(mmap.mmap):
-        asked = 0
-
-        def madvise(self, *arguments: int) -> None:
-            self.asked += 1
-            raise OSError(errno.EINVAL, "Invalid argument")
-
+def test_a_kernel_without_them_is_no_error(takes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 14, raising=False)
     memory = Refusing(-1, 8 << 20)
     ask(memory)
-    assert memory.asked == hasattr(mmap, "MADV_HUGEPAGE")
+    assert memory.asked == [(14,)]
 
 
-def test_a_system_that_has_none_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("takes_back", [False], indirect=True)
+def test_a_system_that_has_none_is_not_asked(takes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    ask(mmap.mmap(-1, 4096))
+    memory = Refusing(-1, 8 << 20)
+    ask(memory)
+    assert memory.asked == []
