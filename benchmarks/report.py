@@ -56,10 +56,14 @@ def _rows_section(document: dict[str, Any]) -> str:
 
 def _heading(document: dict[str, Any]) -> list[str]:
     machine, versions = document["machine"], document["versions"]
-    where = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
-    where += " of a virtual machine that reports free memory to its host" if machine.get("reports_free_memory") else ""
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return [f"### {document['title']}", "", f"{where}; {named}.", ""]
+    return [f"### {document['title']}", "", f"{_where(machine)}; {named}.", ""]
+
+
+def _where(machine: dict[str, Any]) -> str:
+    where: str = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
+    virtual = machine.get("reports_free_memory", False)
+    return where + " of a virtual machine that reports free memory to its host" * virtual
 
 
 def _sizes_section(document: dict[str, Any]) -> str:
@@ -170,7 +174,7 @@ def _section(document: dict[str, Any]) -> str:
         f"### {states['title'][0].upper()}{states['title'][1:]}",
         "",
         f"{states['kind']}{seed}; {states['cells']:,} cells, {states['bytes'] / 1e6:.0f} MB, {states['steps']} steps. "
-        f"{machine['cpu']}, {machine['cores']} cores{load}; "
+        f"{_where(machine)}{load}; "
         + ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
         + ".",
         "",

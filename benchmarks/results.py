@@ -57,7 +57,7 @@ class Row:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine; whether it is a virtual one that gives free memory back is what fresh memory costs."""
+    """Describe this machine; where ``reports_free_memory`` is set, fresh memory and files cost several times more."""
     model = platform.processor() or platform.machine()
     memory = 0.0
     if Path("/proc/cpuinfo").exists():
