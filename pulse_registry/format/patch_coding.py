@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from blake3 import blake3
 
-from pulse_kernels import Backend, Cells, CoderName, encode_group
+from pulse_kernels import Backend, CoderName, Spans, encode_group
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch_head import head_bytes
 from pulse_registry.format.patch_parts import in_parts
@@ -105,7 +105,7 @@ def code_change(
     backend: Backend,
     change: SparseUpdate,
     coder: CoderChoice,
-    cells_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
+    cells_of: Callable[[], AbstractContextManager[Spans]] | None,
     timeline: Timeline | None = None,
 ) -> Coded:
     """Code what changes in one group, which is not nothing.
@@ -121,7 +121,7 @@ def code_change(
     group, clock = change.group, timeline or Timeline()
     began = clock.clock()
 
-    def as_(name: CoderName, cells: list[Cells] | None = None) -> bytes:
+    def as_(name: CoderName, cells: Spans | None = None) -> bytes:
         values = change.old, change.new
         return encode_group(backend, name, group.cell_type, group.cells, change.index, *values, cells)
 

@@ -226,7 +226,7 @@ class HostShadow:
         return self.changes_of(version)
 
     @contextmanager
-    def lent(self, version: int, group: Group) -> Iterator[list[Cells]]:
+    def lent(self, version: int, group: Group) -> Iterator[Spans]:
         """Lend a group's cells in place as they are in ``version``, only to be read; others wait for them meanwhile.
 
         O(changed) writes, where a copy would take the group's size: what came later is taken back, and stored again.
@@ -237,7 +237,7 @@ class HostShadow:
             for change in reversed(later):
                 change.undo(self._backend, self._weights)
             try:
-                yield self._weights.spans(group)
+                yield self._spans(group)
             finally:
                 for change in later:
                     change.apply(self._backend, self._weights)
@@ -282,11 +282,13 @@ class HostShadow:
         return change
 
     def _diff(self, live: Spans, group: Group) -> SparseUpdate | None:
-        base = self._weights.where(group) or self._weights.spans(group)
-        index, old, new, *sums = self._backend.advance_spans(live, base, group.start)
+        index, old, new, *sums = self._backend.advance_spans(live, self._spans(group), group.start)
         if not len(index):
             return None
         return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
+
+    def _spans(self, group: Group) -> Spans:
+        return self._weights.where(group) or self._weights.spans(group)
 
 
 def first_shadow(

@@ -43,7 +43,7 @@ def encode_group(
     index: Index,
     old: Cells,
     new: Cells,
-    base: list[Cells] | None = None,
+    base: Spans | None = None,
 ) -> bytes:
     """Code the changes of a group of ``cells`` cells.
 
@@ -55,7 +55,7 @@ def encode_group(
         index: uint32, strictly increasing positions below ``cells``, not empty.
         old: the changed cells as they were.
         new: as they are now, each another pattern than before.
-        base: all cells of the group, in spans that lie end to end; those at ``index`` may be old or new ones.
+        base: all cells of the group; those at ``index`` may be old or new ones.
 
     Returns:
         The same bytes for the same arguments, on every backend.
@@ -170,11 +170,12 @@ def choose_classes(found: Index) -> tuple[int, Index]:
     As many classes as pay for their tables, and the window of them that holds the most changed cells; cells of lower
     and higher values belong to its first and last class.
     """
-    present = np.flatnonzero(found)
+    (present,) = found.nonzero()
     spread = int(present[-1] - present[0]) + 1
-    sums = np.concatenate(([0], np.cumsum(found, dtype=np.int64)))
+    sums = np.zeros(LAST_CLASS + 2, np.int64)
+    found.cumsum(out=sums[1:])
     classes = min(_USUAL_CLASSES, 1 + int(sums[-1]) // _CHANGES_A_CLASS, spread)
     first = int((sums[classes:] - sums[: LAST_CLASS + 2 - classes]).argmax())
     edges = sums[first : first + classes + 1]
     edges[0], edges[-1] = 0, sums[-1]
-    return first, np.diff(edges).astype(np.uint32)
+    return first, (edges[1:] - edges[:-1]).astype(np.uint32)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pulse_kernels import Backend, get_backend
 from pulse_kernels.cpu.backend import NumbaBackend
+from pulse_kernels.spans import arrays_of
 from pulse_registry.errors import Conflict
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.patch_coding import Coded, CoderChoice, PatchFile
@@ -275,7 +276,7 @@ def test_what_is_lent_is_the_version_asked_for_and_goes_back_as_it_was():
     for version, state in enumerate(states):
         for group in shadow.geometry.groups:
             with suppress(KeyError), shadow.lent(version, group) as spans:
-                assert np.concatenate(spans).tolist() == state[group.start : group.start + group.cells]
+                assert np.concatenate(arrays_of(spans)).tolist() == state[group.start : group.start + group.cells]
                 raise KeyError
         assert shadow_cells(shadow) == states[-1]
 
