@@ -111,7 +111,7 @@ class NumbaCoding:
         gaps, symbols = np.empty(changes, np.uint32), np.empty(changes, np.uint64)
         distances, rows = np.empty(changes, wide), _CONTEXT_ROWS if parameters is None else parameters
         gap_counts, value_counts = np.zeros((pairs, SYMBOLS), np.uint32), np.zeros((pairs, SYMBOLS), np.uint32)
-        starts = (np.cumsum(counts, dtype=np.int64) - counts).astype(np.uint32)
+        starts = counts.cumsum(dtype=np.uint32) - counts
         compiled("count_symbols", cell_type.width)(
             *(places, _NO_KINDS if kinds is None else kinds, old, new, cell_type.bits, *order_masks(cell_type)),
             *(starts, rows, gaps, distances, symbols, gap_counts.reshape(-1), value_counts.reshape(-1)),
