@@ -44,8 +44,13 @@ class Workshop:
         """
         self.files.make_folder(self.path.parent)
         with ExitStack() as stack:
-            folder = stack.enter_context(own_folder(self.path))
-            lock = hold_lock(_LOCK, 0.0, folder)
+            try:
+                folder = stack.enter_context(own_folder(self.path))
+                lock = hold_lock(_LOCK, 0.0, folder)
+            except (FileNotFoundError, FileExistsError):
+                if os.path.lexists(self.path) and not self.path.is_dir():
+                    raise
+                lock = None  # who was at work there has just removed it
             if lock is None:
                 raise Conflict(f"another process is at work in {self.path}; wait for its end, then try again")
             stack.callback(self._leave, folder, lock)

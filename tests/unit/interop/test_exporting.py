@@ -6,6 +6,10 @@ import errno
 import itertools
 import json
 import os
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +32,7 @@ from pulse_registry.interop import Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.delta_shards import DeltaShards
 from pulse_registry.interop.frames import Encoding
+from pulse_registry.interop.temp_files import Workshop
 from pulse_registry.process.private_files import hold_lock, release_lock
 from tests.support.records import DictStore
 from tests.support.registries import quick
@@ -192,6 +197,28 @@ def test_another_export_to_the_same_folder_is_a_conflict(run: Run, tmp_path: Pat
     release_lock(lock)
     export_delta(run.registry, tmp_path / "out", 0, 1)
     assert not workshop.exists()
+
+
+def test_those_that_come_while_another_export_leaves_are_in_conflict_at_most(tmp_path: Path) -> None:
+    at_work = threading.Lock()
+
+    def come_and_go(_: int) -> None:
+        for _ in range(200):
+            with suppress(Conflict), Workshop(tmp_path / "shop", FileOperations()):
+                assert at_work.acquire(blocking=False)
+                at_work.release()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(come_and_go, range(3)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_file_where_an_export_would_work_is_told_and_stays(run: Run, tmp_path: Path) -> None:
+    workshop = tmp_path / f".out{exporting.WORKSHOP}"
+    workshop.write_text("mine")
+    with pytest.raises(InvalidArgument, match=rf"{re.escape(workshop.name)} can't be used: File exists"):
+        export_delta(run.registry, tmp_path / "out", 0, 1)
+    assert workshop.read_text() == "mine"
 
 
 def test_what_an_export_that_died_left_is_removed(run: Run, tmp_path: Path) -> None:
