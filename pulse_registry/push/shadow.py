@@ -237,7 +237,7 @@ class HostShadow:
             for change in reversed(later):
                 change.undo(self._backend, self._weights)
             try:
-                yield self._spans(group)
+                yield self._weights.laid_out(group)
             finally:
                 for change in later:
                     change.apply(self._backend, self._weights)
@@ -282,13 +282,11 @@ class HostShadow:
         return change
 
     def _diff(self, live: Spans, group: Group) -> SparseUpdate | None:
-        index, old, new, *sums = self._backend.advance_spans(live, self._spans(group), group.start)
+        base = self._weights.laid_out(group)
+        index, old, new, *sums = self._backend.advance_spans(live, base, group.start)
         if not len(index):
             return None
         return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
-
-    def _spans(self, group: Group) -> Spans:
-        return self._weights.where(group) or self._weights.spans(group)
 
 
 def first_shadow(

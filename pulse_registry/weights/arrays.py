@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from pulse_kernels import CELL_TYPES, Backend, Cells, Index, SpanTable
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index, Spans, SpanTable
 from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.weights.cell_access import Place, Strided, Where
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -133,6 +133,10 @@ class Weights:
             self._tables[number] = None if spans is None else SpanTable.of(spans, group.cell_type.dtype)
         return self._tables[number]
 
+    def laid_out(self, group: Group) -> Spans:
+        """Return ``where``, or, if there is none, ``spans``, of which some are copies then."""
+        return self.where(group) or self.spans(group)
+
     def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
         """Return the cells at group-local ``index`` (strictly increasing)."""
         spans = self.where(group)
@@ -208,7 +212,7 @@ class Weights:
 
     def digest_of(self, backend: Backend, group: Group) -> Digest:
         """Return one group's share of the state digest; another one, where memory holds more than the cells."""
-        digest = Digest(*backend.digest_spans(self.where(group) or self.spans(group), group.start))
+        digest = Digest(*backend.digest_spans(self.laid_out(group), group.start))
         exact = self.plain or all(self._place(span.tensor).exact(slice(span.start, span.stop)) for span in group.spans)
         return digest if exact else digest + Digest(1, 1)
 
