@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -48,7 +49,7 @@ class Workshop:
                 folder = stack.enter_context(own_folder(self.path))
                 lock = hold_lock(_LOCK, 0.0, folder)
             except (FileNotFoundError, FileExistsError):
-                if os.path.lexists(self.path) and not self.path.is_dir():
+                if _is_no_folder(self.path):
                     raise
                 lock = None  # who was at work there has just removed it
             if lock is None:
@@ -94,6 +95,14 @@ class Workshop:
                 raise taken(place) from error
             raise
         self.files.sync_folder(place.parent)
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Tell whether something lies there that is no folder, by one look: what comes and goes is never half seen."""
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _empty(folder: int) -> None:
