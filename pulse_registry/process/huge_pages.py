@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _LEAST_ORDER: Final = Path("/sys/module/page_reporting/parameters/page_reporting_order")
-_LARGEST_ORDER: Final = 10
-"""Of the pieces in which Linux keeps free memory: 4 MiB, where pages have 4 KiB."""
+_LARGEST_ORDER: Final = max(10, (mmap.PAGESIZE // 8).bit_length() - 1)
+"""Of the pieces in which Linux keeps free memory: 4 MiB where pages have 4 KiB, a huge page where they have more."""
 
 
 def ask(memory: mmap.mmap) -> None:
@@ -27,9 +27,10 @@ def ask(memory: mmap.mmap) -> None:
 def host_takes_back(least_order: Path = _LEAST_ORDER) -> bool:
     """Tell whether this is a virtual machine that reports free memory to its host, as it was when first asked.
 
-    Linux says of which order on pieces are reported; of a higher one than there is while no device wants to know.
+    Linux says of which order on pieces are reported. While no device wants to know, it says -1, and before Linux 6.2 a
+    higher order than there is.
     """
     try:
-        return int(least_order.read_text()) <= _LARGEST_ORDER
+        return 0 <= int(least_order.read_text()) <= _LARGEST_ORDER
     except (OSError, ValueError):
         return False

@@ -54,9 +54,21 @@ def asked_for(address: int) -> bool:
 
 @pytest.mark.parametrize(
     ("text", "reported"),
-    [("9\n", True), ("10\n", True), ("11\n", False), ("4294967295\n", False), ("?", False), (None, False)],
+    [
+        ("0\n", True),
+        ("9\n", True),
+        ("10\n", True),
+        ("11\n", False),
+        ("-1\n", False),
+        ("4294967295\n", False),
+        ("?", False),
+        (None, False),
+    ],
 )
-def test_reports_of_free_memory_are_noticed(tmp_path: Path, text: str | None, reported: bool) -> None:
+def test_reports_of_free_memory_are_noticed(
+    tmp_path: Path, text: str | None, reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huge_pages, "_LARGEST_ORDER", 10)  # of pages of 4 KiB
     least_order = tmp_path / "page_reporting_order"
     if text is not None:
         least_order.write_text(text)
