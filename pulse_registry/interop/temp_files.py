@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -44,14 +43,14 @@ class Workshop:
             OSError: it can't be written; NotOurs, if it is a link or others may write into it.
         """
         self.files.make_folder(self.path.parent)
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
         with ExitStack() as stack:
             try:
-                folder = stack.enter_context(own_folder(self.path))
+                folder = stack.enter_context(own_folder(self.path, make=False))
                 lock = hold_lock(_LOCK, 0.0, folder)
-            except (FileNotFoundError, FileExistsError):
-                if _is_no_folder(self.path):
-                    raise
-                lock = None  # who was at work there has just removed it
+            except FileNotFoundError:  # who was at work there has just removed it
+                lock = None
             if lock is None:
                 raise Conflict(f"another process is at work in {self.path}; wait for its end, then try again")
             stack.callback(self._leave, folder, lock)
@@ -95,14 +94,6 @@ class Workshop:
                 raise taken(place) from error
             raise
         self.files.sync_folder(place.parent)
-
-
-def _is_no_folder(path: Path) -> bool:
-    """Tell whether something lies there that is no folder, by one look: what comes and goes is never half seen."""
-    try:
-        return not stat.S_ISDIR(path.lstat().st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def _empty(folder: int) -> None:

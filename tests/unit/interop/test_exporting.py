@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -216,9 +217,15 @@ def test_those_that_come_while_another_export_leaves_are_in_conflict_at_most(tmp
 def test_a_file_where_an_export_would_work_is_told_and_stays(run: Run, tmp_path: Path) -> None:
     workshop = tmp_path / f".out{exporting.WORKSHOP}"
     workshop.write_text("mine")
-    with pytest.raises(InvalidArgument, match=rf"{re.escape(workshop.name)} can't be used: File exists"):
+    with pytest.raises(InvalidArgument, match=rf"{re.escape(workshop.name)} can't be used: Not a directory"):
         export_delta(run.registry, tmp_path / "out", 0, 1)
     assert workshop.read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in which none can be made, by root neither")
+def test_a_folder_that_can_not_be_made_is_no_conflict(run: Run) -> None:
+    with pytest.raises(InvalidArgument, match="can't be used: No such file or directory"):
+        export_delta(run.registry, Path("/proc/none"), 0, 1)
 
 
 def test_what_an_export_that_died_left_is_removed(run: Run, tmp_path: Path) -> None:
